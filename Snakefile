@@ -1,0 +1,79 @@
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+from tfm_bench.config import load_config, read_yaml
+from tfm_bench.errors import UserError
+
+min_version("9.27")
+
+DEFAULTS = Path("config/default.yaml")
+SMOKE = Path("config/smoke.yaml")
+
+try:
+    read_yaml(DEFAULTS)
+except UserError as error:
+    sys.exit(str(error))
+
+
+configfile: DEFAULTS
+
+
+# The wildcard {suite} in a path is empty for the run that the configuration describes, "smoke/" for the small one.
+try:
+    CONFIGS = {
+        "": load_config(config),
+        "smoke/": load_config(config | read_yaml(SMOKE), origin=str(SMOKE)),
+    }
+except UserError as error:
+    sys.exit(str(error))
+
+
+report: "workflows/report/workflow.rst"
+
+
+wildcard_constraints:
+    suite=r"(smoke/)?",
+    split="dev|test",
+    dataset=r"[a-z0-9_-]+",
+    temperature=r"\d{3,4}",
+    repeat=r"\d+",
+
+
+include: "workflows/common.smk"
+include: "workflows/decode.smk"
+include: "workflows/analysis.smk"
+include: "workflows/report.smk"
+include: "workflows/checkpoints.smk"
+
+
+rule all:
+    """All tables and figures: what `snakemake` makes without a target."""
+    default_target: True
+    input:
+        suite_outputs(""),
+
+
+rule reproduce:
+    """All tables and figures (the same as all and reproduce_all)."""
+    input:
+        suite_outputs(""),
+
+
+rule reproduce_all:
+    """All tables and figures of the configured run: results/ and figures/."""
+    input:
+        suite_outputs(""),
+
+
+rule smoke:
+    """The same on a few short prompts, under two minutes: results/smoke/ and figures/smoke/."""
+    input:
+        suite_outputs("smoke/"),
+
+
+rule retrain:
+    """Train the embedded stack anew into results/retrain/tiny (hours); checkpoints/tiny is left alone."""
+    input:
+        rules.weaver.output,

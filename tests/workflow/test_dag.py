@@ -1,0 +1,87 @@
+"""What Snakemake would do: jobs per target, lint, and one line for what it cannot do."""
+
+import shutil
+
+import pytest
+
+REPORTED = {
+    "decode_table": 1,
+    "table_speedup": 1,
+    "table_headline": 1,
+    "table_acceptance_ratio": 1,
+    "table_stage_times": 1,
+    "figure_speedup_by_dataset": 1,
+    "figure_acceptance_by_budget": 1,
+}
+
+
+def test_reproduce_all_measures_each_cell_and_makes_each_table_and_figure_once(plan):
+    jobs = plan("reproduce_all")
+    cells = 2 * 3 * 2 * 2  # splits, datasets, temperatures, repeats
+    assert jobs == REPORTED | {"decode_cell": cells, "reproduce_all": 1, "total": cells + len(REPORTED) + 1}
+
+
+def test_both_words_are_targets_and_add_no_work(plan):
+    assert plan("reproduce", "all")["total"] == plan("reproduce_all")["total"] + 1
+
+
+def test_smoke_has_its_own_few_cells(plan):
+    assert plan("smoke") == REPORTED | {"decode_cell": 2, "smoke": 1, "total": 2 + len(REPORTED) + 1}
+
+
+def test_a_configured_slice_is_all_that_is_planned(plan):
+    jobs = plan("reproduce_all", "--config", "datasets=[math]", "repeats=1", "temperatures=[0.7]")
+    assert jobs["decode_cell"] == 2
+
+
+def test_retrain_is_a_chain_of_five_steps_that_needs_no_checkpoints(project, plan):
+    (project / "checkpoints").rename(project / "moved")
+    try:
+        jobs = plan("retrain")
+    finally:
+        (project / "moved").rename(project / "checkpoints")
+    steps = ("tokenizer", "target", "regenerate", "dflash", "weaver")
+    assert jobs == dict.fromkeys(steps, 1) | {"retrain": 1, "total": 6}
+
+
+def test_lint_is_clean(snakemake):
+    done = snakemake("--lint")
+    assert done.returncode == 0, done.stdout
+    assert "Congratulations" in done.stdout
+
+
+def test_targets_are_listed_with_a_line_each(snakemake):
+    lines = snakemake("--list-target-rules").stdout.splitlines()
+    for target in ("all", "reproduce", "reproduce_all", "smoke", "retrain"):
+        assert any(line.split()[:1] == [target] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("methods=[ar,ddtre]", ["config: methods.1: found 'ddtre'", "'ddtree'", "'tfm'"]),
+        ("budgets=[-4]", ["config: budgets.0: found '-4'", "greater than or equal to 1"]),
+        ("datasets=[maths]", ["datasets: found 'maths'", "chat, code, math"]),
+        ("stack={path: checkpoints/huge}", ["stack.path: checkpoints/huge is not there"]),
+    ],
+)
+def test_mistakes_are_one_line(snakemake, change, expected):
+    done = snakemake("--dry-run", "reproduce_all", "--config", change)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if expected[0] in line)
+    for part in expected:
+        assert part in line
+
+
+def test_unreadable_configuration_names_file_and_line(project, snakemake):
+    default = project / "config" / "default.yaml"
+    shutil.copy(default, project / "kept.yaml")
+    try:
+        default.write_text("stack: [\nseed: 0\n")
+        done = snakemake("--dry-run", "reproduce_all")
+    finally:
+        (project / "kept.yaml").replace(default)
+    assert done.returncode != 0
+    assert "config/default.yaml, line 3: not valid YAML" in done.stdout
+    assert "Traceback" not in done.stdout

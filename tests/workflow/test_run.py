@@ -1,0 +1,92 @@
+"""The whole workflow on the fake engine: known speeds come out, and only what changed runs again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_stage_times")
+FIGURES = ("figure_speedup_by_dataset", "figure_acceptance_by_budget")
+EVERYTHING = {"decode_cell": 2, **dict.fromkeys(("decode_table", *TABLES, *FIGURES, "smoke"), 1)}
+
+
+@pytest.fixture(scope="module")
+def finished(project, snakemake) -> Path:
+    done = snakemake("smoke")
+    assert done.returncode == 0, done.stdout
+    return project
+
+
+@contextmanager
+def edited(path: Path, old: str, new: str) -> Iterator[None]:
+    original = path.read_text()
+    assert old in original
+    path.write_text(original.replace(old, new, 1))
+    try:
+        yield
+    finally:
+        path.write_text(original)
+
+
+def jobs(plan) -> dict[str, int]:
+    return {rule: count for rule, count in plan("smoke").items() if rule != "total"}
+
+
+def test_outputs_are_where_they_are_promised(finished):
+    for name in ("speedup", "headline", "acceptance_ratio", "stage_times"):
+        for suffix in ("csv", "md", "tex"):
+            assert (finished / f"results/smoke/tables/{name}.{suffix}").stat().st_size
+    for name in ("speedup_by_dataset", "acceptance_by_budget"):
+        assert (finished / f"results/smoke/figures/{name}.csv").stat().st_size
+        assert (finished / f"figures/smoke/{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (finished / f"figures/smoke/{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(finished.glob("results/**/*.partial"))
+    assert not (finished / "results/decode.csv").exists()
+
+
+def test_the_speeds_that_were_put_in_come_out(finished):
+    table = pd.read_csv(finished / "results/smoke/tables/speedup.csv").set_index("method")
+    smoke = yaml.safe_load((finished / "config/smoke.yaml").read_text())
+    tokens = smoke["max_new_tokens"] - 1
+    assert list(table.index) == ["ar", "dflash_chain", "ddtree", "tfm"]
+    assert (table["prompts"] == smoke["prompts"]["test"]).all()
+    assert (table["lossless_prompts"] == table["prompts"]).all()
+    assert table.loc["ar", "tokens_per_second"] == pytest.approx(100.0)
+    assert table.loc["tfm", "speedup"] == pytest.approx(tokens * 10 / (-(-tokens // 4) * 16))
+    assert table.loc["tfm", "accepted_drafts"] == 3.0
+    assert list(table["verify_width"]) == [1, 16, 17, 17]
+
+
+def test_a_second_run_does_nothing(finished, plan):
+    assert jobs(plan) == {}
+
+
+def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(finished, plan):
+    figure = finished / "tfm_bench/report/figures/acceptance_by_budget.py"
+    with edited(figure, "VERSION = 1", "VERSION = 1  # as good as ever"):
+        assert jobs(plan) == {}
+    with edited(finished / "environment.yml", "ninja>=1.11", "ninja>=1.12"):
+        assert jobs(plan) == {}
+    with edited(figure, "VERSION = 1", "VERSION = 2"):
+        assert jobs(plan) == {"figure_acceptance_by_budget": 1, "smoke": 1}
+
+
+def test_a_change_of_what_was_measured_reruns_it(finished, plan):
+    with edited(finished / "config/smoke.yaml", "max_new_tokens: 32", "max_new_tokens: 33"):
+        assert jobs(plan) == EVERYTHING
+    with edited(finished / "checkpoints/tiny/weaver/model.safetensors", "weaver", "another"):
+        assert jobs(plan) == EVERYTHING
+
+
+def test_a_failing_cell_says_why_in_one_line_and_leaves_no_result(finished, snakemake):
+    prompts = finished / "checkpoints/tiny/prompts/math.dev.jsonl"
+    raw = finished / "results/smoke/raw/dev.math.t100.r0.jsonl"
+    with edited(prompts, '"id"', '"identity"'):
+        done = snakemake("smoke")
+    assert done.returncode != 0
+    assert "error: checkpoints/tiny/prompts/math.dev.jsonl:1: found a line that is no prompt" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not raw.exists()

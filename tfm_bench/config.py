@@ -1,0 +1,177 @@
+"""Configuration of a run: pydantic models, checked before the first job starts. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tfm_bench.errors import UserError
+
+Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
+METHODS: tuple[Method, ...] = get_args(Method)
+TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
+SPLITS = ("dev", "test")
+STACK_PARTS = ("target", "drafter", "weaver")
+NODES_PER_WEAVER_CALL = 16
+
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Budget = Annotated[int, Field(ge=1, le=1024)]
+Temperature = Annotated[float, Field(ge=0.0, le=10.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    """No unknown keys, no change after loading. Numbers may be strings: Snakemake's --config makes them so in lists."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StackConfig(_Strict):
+    """Which checkpoints decode, and along which of the equivalent paths."""
+
+    name: Slug
+    path: str
+    dtype: Literal["float32", "bfloat16"]
+    gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"]
+    commit: Literal["replay", "fold"]
+    threads: Count
+
+
+class PromptCounts(_Strict):
+    """Prompts per dataset: dev chooses budgets, test is reported."""
+
+    dev: Count
+    test: Count
+
+
+class Config(_Strict):
+    """One run of the suite; config/default.yaml explains the keys."""
+
+    stack: StackConfig
+    datasets: list[Slug] = Field(min_length=1)
+    temperatures: list[Temperature] = Field(min_length=1)
+    methods: list[Method]
+    budgets: list[Budget] = Field(min_length=1)
+    expansion_width: Count | Literal["auto"]
+    prompts: PromptCounts
+    max_new_tokens: Annotated[int, Field(ge=2)]
+    repeats: Count
+    seed: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "ar" not in self.methods:
+            raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+        for key in ("datasets", "temperatures", "methods", "budgets"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key}: found {values}; each value is accepted once")
+        for temperature in self.temperatures:
+            if not math.isclose(temperature * 100, round(temperature * 100), abs_tol=1e-6):
+                raise ValueError(f"temperatures: found {temperature}; whole hundredths are accepted")
+        return self
+
+
+class CellSettings(_Strict):
+    """What one measuring process needs: the slice of the configuration that a cell depends on."""
+
+    stack: StackConfig
+    dataset: Slug
+    split: Literal["dev", "test"]
+    temperature: Temperature
+    repeat: Annotated[int, Field(ge=0)]
+    prompts: Count
+    methods: list[Method]
+    budgets: list[Budget]
+    expansion_width: Count | Literal["auto"]
+    max_new_tokens: int
+    seed: int
+
+
+def load_config(mapping: Mapping[str, Any], *, origin: str = "config") -> Config:
+    """Check a configuration. Raises UserError, one line: origin, key, what was found and what is accepted."""
+    try:
+        return Config.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise UserError(f"{origin}: {_first_problem(error)}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises UserError when it is missing, unreadable or no mapping."""
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', None) or 'unreadable'})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from None
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: found {type(loaded).__name__}; a mapping of keys to values is accepted")
+    return loaded
+
+
+def expansion_width(width: int | Literal["auto"], budget: int) -> int:
+    """Nodes expanded per Weaver call; "auto" keeps the number of calls at NODES_PER_WEAVER_CALL or less."""
+    return math.ceil(budget / NODES_PER_WEAVER_CALL) if width == "auto" else width
+
+
+def cell_settings(
+    config: Config, *, split: Literal["dev", "test"], dataset: str, temperature_hundredths: int, repeat: int
+) -> CellSettings:
+    """The slice of `config` for one cell; temperatures stand in file names as whole hundredths."""
+    shared = {"methods", "budgets", "expansion_width", "max_new_tokens", "seed"}
+    return CellSettings(
+        stack=config.stack,
+        dataset=dataset,
+        split=split,
+        temperature=temperature_hundredths / 100,
+        repeat=repeat,
+        prompts=getattr(config.prompts, split),
+        **config.model_dump(include=shared),
+    )
+
+
+def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
+    """Every file that a cell reads. Raises UserError for a missing checkpoint part or an unknown dataset."""
+    root = Path(stack.path)
+    if not root.is_dir():
+        raise UserError(
+            f"stack.path: {root} is not there; a folder with {', '.join(STACK_PARTS)} and prompts is accepted"
+        )
+    files = [path for part in STACK_PARTS for path in _part_files(root / part)]
+    return [*map(str, files), str(_prompt_file(root / "prompts", dataset, split))]
+
+
+def _part_files(folder: Path) -> list[Path]:
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder / 'config.json'}: not there; a checkpoint in Hugging Face layout is accepted")
+    if not [*folder.glob("*.safetensors"), *folder.glob("*.pth")]:
+        raise UserError(f"{folder}: no weights found; model.safetensors is accepted")
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _prompt_file(folder: Path, dataset: str, split: str) -> Path:
+    path = folder / f"{dataset}.{split}.jsonl"
+    if not path.is_file():
+        known = sorted(file.name.split(".")[0] for file in folder.glob(f"*.{split}.jsonl"))
+        raise UserError(f"datasets: found '{dataset}'; accepted are those of {folder}: {', '.join(known) or 'none'}")
+    return path
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    message = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return message
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "missing":
+        return f"{key}: not there, but required"
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: unknown key; accepted are the keys of config/default.yaml"
+    return f"{key}: found {problem['input']!r}; {message[0].lower()}{message[1:]}"

@@ -1,0 +1,159 @@
+"""TfM drafting: token trees grown best-first from Weaver's conditionals (arXiv 2607.06763, section 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.weaver.candidates import best_children, ordered_topk
+from kernels.weaver.compile import load_library
+from kernels.weaver.compiled import CompiledWeaverTree, supports
+from tfm_bench.drafting.best_first import Children, Node, grow_tree
+from tfm_bench.models.weaver import NodeCache, Weaver
+from tfm_bench.tree import TokenTree
+
+CHILDREN = 8
+
+
+class WeaverRuntime:
+    """A Weaver joined to its target's embedding and head, ready to draft.
+
+    embedding_weight [V or more, d_embed], lm_head_weight [V, H]. Holds two fp32 tables [V, R]: token features, and the
+    head projected into Weaver's space. `pool_size` is the number of candidates per depth (default: the Weaver's own),
+    `children` the number of children of an expanded node. `implementation` tells what runs: "compiled" covers
+    one-layer v1 Weavers on the CPU where a C++ compiler is at hand, "torch" covers the rest, and all of them if
+    `compiled` is False.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        weaver: Weaver,
+        embedding_weight: Tensor,
+        lm_head_weight: Tensor,
+        pool_size: int | None = None,
+        children: int = CHILDREN,
+        compiled: bool = True,
+    ) -> None:
+        if embedding_weight.shape[0] < lm_head_weight.shape[0]:
+            raise ValueError(f"{embedding_weight.shape[0]} embeddings for a head of {lm_head_weight.shape[0]} tokens")
+        self.weaver = weaver
+        self.pool_size = min(pool_size or weaver.config.candidate_pool_size, lm_head_weight.shape[0])
+        self.children = min(children, self.pool_size)
+        dtype = weaver.lm_head_query_in.weight.dtype
+        self.token_table = weaver.token_features(embedding_weight.to(dtype)).float().contiguous()
+        self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).float().contiguous()
+        self._compiled: CompiledWeaverTree | None = None
+        if compiled and supports(weaver.state_dict()) and load_library() is not None:
+            self._compiled = CompiledWeaverTree(
+                weaver.state_dict(),
+                token_table=self.token_table,
+                residual_head=self.residual_head,
+                heads=weaver.config.num_heads,
+                pool_size=self.pool_size,
+                children=self.children,
+            )
+
+    @property
+    def implementation(self) -> str:
+        return "torch" if self._compiled is None else "compiled"
+
+    @torch.no_grad()
+    def build(
+        self,
+        anchor: int,
+        target_hidden: Tensor,
+        draft_hidden: Tensor,
+        draft_logits: Tensor,
+        budget: int,
+        expansion_width: int,
+    ) -> TokenTree:
+        """Tree of `budget` nodes, padded to width budget + 1, in ceil(budget / expansion_width) Weaver calls.
+
+        target_hidden [H] at the last committed position and draft_hidden [D, H], after the final norms;
+        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted.
+        """
+        if budget < 0 or expansion_width < 1:
+            raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
+        depths = min(draft_hidden.shape[0], self.weaver.config.K)
+        draft_hidden, draft_logits = draft_hidden[:depths], draft_logits[:depths].float()
+        if self._compiled is None:
+            step = TorchExpansion(self, target_hidden, draft_hidden, draft_logits, budget)
+            return grow_tree(anchor, step, budget=budget, expansion_width=expansion_width, max_depth=depths)
+        return TokenTree(
+            *self._compiled.grow(
+                anchor=anchor,
+                target_hidden=target_hidden.float().contiguous(),
+                draft_hidden=draft_hidden.float().contiguous(),
+                draft_logits=draft_logits.contiguous(),
+                budget=budget,
+                width=expansion_width,
+            )
+        )
+
+
+def build_weaver_tree(
+    runtime: WeaverRuntime,
+    anchor: int,
+    target_hidden: Tensor,
+    draft_hidden: Tensor,
+    draft_logits: Tensor,
+    budget: int,
+    expansion_width: int,
+) -> TokenTree:
+    """`WeaverRuntime.build` under the name that the other drafting methods follow."""
+    return runtime.build(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
+
+
+class TorchExpansion:
+    """The scorer of one tree in torch: each call is one Weaver node batch over the keys and values kept so far."""
+
+    def __init__(
+        self, runtime: WeaverRuntime, target_hidden: Tensor, draft_hidden: Tensor, draft_logits: Tensor, budget: int
+    ) -> None:
+        self.runtime, self.draft_logits = runtime, draft_logits
+        dtype = runtime.weaver.lm_head_query_in.weight.dtype
+        prefix = runtime.weaver.prefix(target_hidden[None].to(dtype), draft_hidden[None].to(dtype))
+        layers, _, rows, heads, dim = prefix[0].shape
+        keys, values = (x.new_empty(layers, rows + budget + 1, heads, dim) for x in prefix)
+        keys[:, :rows], values[:, :rows] = prefix[0][:, 0], prefix[1][:, 0]
+        self.cache = NodeCache(keys, values, filled=rows)
+        self.seen = np.zeros((budget + 1, rows + budget + 1), dtype=bool)
+        self.seen[:, :rows] = True
+        depths, size, rank = draft_logits.shape[0], runtime.pool_size, runtime.residual_head.shape[1]
+        self.pool_ids = draft_logits.new_empty(depths, size, dtype=torch.int64)
+        self.pool_logits = draft_logits.new_empty(depths, size)
+        self.pool_heads = runtime.residual_head.new_empty(depths, size, rank)
+        self.pooled: set[int] = set()
+
+    def __call__(self, nodes: list[Node]) -> Children:
+        """Tokens and log-probabilities of the children of each node, best first."""
+        runtime, device = self.runtime, self.draft_logits.device
+        self._fill_pools({node.depth for node in nodes} - self.pooled)
+        tokens, depths = torch.tensor([[node.token, node.depth] for node in nodes], device=device).T
+        features = runtime.token_table.index_select(0, tokens).to(self.cache.keys.dtype)
+        queries = runtime.weaver.node_step(features, depths, self.cache, self._mask(nodes)).float()
+        # One matrix-vector product per node: a batched one takes six times as long on a CPU.
+        rows = [(self.pool_logits[node.depth], self.pool_heads[node.depth]) for node in nodes]
+        scores = torch.stack([torch.addmv(logits, head, q) for (logits, head), q in zip(rows, queries, strict=True)])
+        indices, logprobs = best_children(scores, runtime.children)
+        return self.pool_ids.index_select(0, depths).gather(-1, indices).tolist(), logprobs.tolist()
+
+    def _fill_pools(self, depths: set[int]) -> None:
+        """Candidates of each depth that is reached for the first time, and their rows of the residual head."""
+        for depth in depths:
+            ids = ordered_topk(self.draft_logits[depth], self.runtime.pool_size)
+            self.pool_ids[depth] = ids
+            self.pool_logits[depth] = self.draft_logits[depth, ids]
+            torch.index_select(self.runtime.residual_head, 0, ids, out=self.pool_heads[depth])
+        self.pooled |= depths
+
+    def _mask(self, nodes: list[Node]) -> Tensor:
+        """[N, filled + N] bool: prefix, ancestors and self, by cache row."""
+        first, slots = self.cache.filled, [node.slot for node in nodes]
+        for row, node in enumerate(nodes, start=first):
+            if node.parent >= 0:
+                self.seen[node.slot] = self.seen[node.parent]
+            self.seen[node.slot, row] = True
+        return torch.from_numpy(self.seen[slots, : first + len(nodes)]).to(self.draft_logits.device)

@@ -1,0 +1,257 @@
+"""One decode loop for all methods: draft, tree, verify, accept, commit.
+
+Plain decoding is a tree that holds the anchor alone, so every method shares the target's kernels, caches, sampling and
+clock, and no baseline runs slower code than the method that it is compared with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from tfm_bench.drafting.chain import build_chain
+from tfm_bench.drafting.ddtree import build_ddtree
+from tfm_bench.drafting.weaver_tree import WeaverRuntime, build_weaver_tree
+from tfm_bench.errors import UserError
+from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
+from tfm_bench.models.target import Target, TargetOutput
+from tfm_bench.models.weaver_files import load_weaver
+from tfm_bench.tree import TokenTree
+from tfm_bench.verification.sample_match import KeyedNoise, accept, draw
+
+METHODS = ("ar", "dflash_chain", "ddtree", "tfm")
+STAGES = ("draft", "tree", "verify", "accept", "commit")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method with its settings. budget: draft nodes without the anchor; expansion_width: nodes per Weaver call."""
+
+    method: str
+    budget: int = 0
+    expansion_width: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(f"method: found {self.method!r}; accepted are {', '.join(METHODS)}")
+        if self.budget < 0:
+            raise UserError(f"budget: found {self.budget}; accepted is 0 or more")
+        if self.method == "tfm" and self.expansion_width < 1:
+            raise UserError(f"expansion_width: found {self.expansion_width}; tfm accepts 1 or more")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one prompt gave. tokens: everything emitted, the first token (drawn after prefill) and a stop id included.
+
+    accepted: accepted drafts of each round, before a stop id or the length limit cuts the last one. Times in
+    milliseconds: prefill_ms up to the first token, the drafter's context included; decode_ms the rounds after it;
+    stage_ms, of a staged run, splits decode_ms into STAGES and "other".
+    """
+
+    tokens: list[int]
+    accepted: list[int]
+    verify_width: int
+    prefill_ms: float
+    decode_ms: float
+    stage_ms: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A target with its drafter and Weaver, ready to decode one sequence at a time."""
+
+    name: str
+    target: Target
+    drafter: DrafterRuntime
+    weaver: WeaverRuntime
+    tokenizer: PreTrainedTokenizerBase | None
+    stop_ids: frozenset[int]
+
+    @classmethod
+    def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:
+        """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit."""
+        kind = getattr(torch, dtype)
+        drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind)
+        target = Target.from_pretrained(
+            directory / "target",
+            dtype=kind,
+            tap_layer_ids=drafter.config.target_layer_ids,
+            gdn_verify=gdn_verify,
+            commit=commit,
+        )
+        weaver = WeaverRuntime(load_weaver(directory / "weaver", kind), target.embedding, target.head.weight)
+        tokenizer = AutoTokenizer.from_pretrained(directory / "target")
+        return cls(directory.name, target, drafter, weaver, tokenizer, frozenset(target.stop_ids))
+
+
+@dataclass
+class StageClock:
+    """Splits the time of a staged run; an unstaged run only ever reads the clock at its ends."""
+
+    staged: bool
+    device: torch.device
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    last: float = 0.0
+
+    def now(self) -> float:
+        """Seconds, after everything queued on a GPU has run."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def begin(self) -> None:
+        """A round starts here; what passed since the last lap is "other"."""
+        if self.staged:
+            self.last = self.now()
+
+    def lap(self, stage: str) -> None:
+        """Books the time since the last lap on `stage`."""
+        if self.staged:
+            now = self.now()
+            self.seconds[stage] += now - self.last
+            self.last = now
+
+    def stage_ms(self, total_ms: float) -> dict[str, float] | None:
+        """Milliseconds by stage; they sum to total_ms."""
+        if not self.staged:
+            return None
+        stages = {stage: seconds * 1e3 for stage, seconds in self.seconds.items()}
+        return {**stages, "other": total_ms - sum(stages.values())}
+
+
+@torch.inference_mode()
+def generate(
+    stack: Stack,
+    prompt_ids: Sequence[int],
+    arm: Arm,
+    *,
+    temperature: float,
+    seed: int,
+    max_new_tokens: int,
+    staged: bool = False,
+) -> Generation:
+    """Decodes one prompt; the tokens depend on prompt, temperature and seed, never on the arm.
+
+    Raises UserError for an empty prompt or max_new_tokens below 1.
+    """
+    if not prompt_ids or max_new_tokens < 1:
+        raise UserError(f"found {len(prompt_ids)} prompt tokens and max_new_tokens {max_new_tokens}; 1 is the least")
+    sequence = _Sequence(stack, arm, len(prompt_ids) + max_new_tokens)
+    noise = KeyedNoise(seed)
+    clock = StageClock(staged, stack.target.device)
+    start = clock.now()
+    tokens = [sequence.prefill(prompt_ids, temperature, noise)]
+    accepted: list[int] = []
+    after_prefill = clock.now()
+    while not _finished(tokens, stack.stop_ids, max_new_tokens):
+        clock.begin()
+        emitted = sequence.round(tokens[-1], temperature, noise, clock)
+        accepted.append(len(emitted) - 1)
+        tokens += _up_to_stop(emitted, stack.stop_ids)
+    decode_ms = (clock.now() - after_prefill) * 1e3
+    return Generation(
+        tokens=tokens[:max_new_tokens],
+        accepted=accepted,
+        verify_width=sequence.verify_width,
+        prefill_ms=(after_prefill - start) * 1e3,
+        decode_ms=decode_ms,
+        stage_ms=clock.stage_ms(decode_ms),
+    )
+
+
+def _finished(tokens: list[int], stop_ids: Collection[int], max_new_tokens: int) -> bool:
+    return tokens[-1] in stop_ids or len(tokens) >= max_new_tokens
+
+
+def _up_to_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
+    """tokens up to and including the first stop id."""
+    for index, token in enumerate(tokens):
+        if token in stop_ids:
+            return tokens[: index + 1]
+    return tokens
+
+
+class _Sequence:
+    """Caches of one sequence and the rounds that advance it."""
+
+    def __init__(self, stack: Stack, arm: Arm, length: int) -> None:
+        self.stack, self.arm = stack, arm
+        self.drafts = arm.method != "ar" and arm.budget > 0
+        horizon = stack.drafter.config.block_size - 1
+        # Depth, not budget, bounds what the last round can emit beyond the limit.
+        room = length + (horizon if self.drafts else 0)
+        self.verify_width = 1
+        if self.drafts:
+            self.verify_width += min(arm.budget, horizon) if arm.method == "dflash_chain" else arm.budget
+        self.state = stack.target.new_state(room, self.verify_width)
+        self.context: DrafterState | None = stack.drafter.new_state(room) if self.drafts else None
+        self.block: Tensor | None = self._masked_block() if self.drafts else None
+        self.target_hidden: Tensor | None = None
+
+    def _masked_block(self) -> Tensor:
+        """Embeddings [block, H] of [anchor, MASK, ...]; row 0 is written anew every round."""
+        config = self.stack.drafter.config
+        return self.stack.target.embed(torch.full((config.block_size,), config.mask_token_id))
+
+    def prefill(self, prompt_ids: Sequence[int], temperature: float, noise: KeyedNoise) -> int:
+        """Commits the prompt and draws the first token, the anchor of the first round."""
+        output = self.stack.target.prefill(self.state, torch.tensor(prompt_ids))
+        self._remember(output.taps, output.hidden[-1])
+        return draw(output.logits[-1], temperature, noise, len(prompt_ids))
+
+    def round(self, anchor: int, temperature: float, noise: KeyedNoise, clock: StageClock) -> list[int]:
+        """One round: the accepted drafts and the bonus token."""
+        tree = self._propose(anchor, clock)
+        output = self.stack.target.verify(self.state, tree)
+        clock.lap("verify")
+        outcome = accept(tree, output.logits, temperature=temperature, noise=noise, start=self.state.length)
+        emitted = [*tree.tokens[outcome.path[1:]].tolist(), outcome.bonus]
+        clock.lap("accept")
+        self._commit(output, outcome.path)
+        clock.lap("commit")
+        return emitted
+
+    def _propose(self, anchor: int, clock: StageClock) -> TokenTree:
+        if self.context is None or self.block is None:
+            return TokenTree.from_lists([anchor], [-1], [0.0], width=1)
+        target, drafter = self.stack.target, self.stack.drafter
+        self.block[0] = target.embed(torch.tensor([anchor]))[0]
+        hidden = drafter.draft(self.context, self.block, self.state.length)
+        logits = target.lm_head(hidden)
+        clock.lap("draft")
+        tree = _BUILDERS[self.arm.method](self, anchor, hidden, logits)
+        clock.lap("tree")
+        return tree
+
+    def _commit(self, output: TargetOutput, path: list[int]) -> None:
+        self.stack.target.commit(self.state, path)
+        rows = torch.tensor(path, device=output.taps.device)
+        self._remember(output.taps.index_select(0, rows), output.hidden[path[-1]])
+
+    def _remember(self, taps: Tensor, hidden: Tensor) -> None:
+        """Feeds committed tokens to the drafter's context; hidden [H] belongs to the last of them."""
+        self.target_hidden = hidden
+        if self.context is not None:
+            self.stack.drafter.append(self.context, taps, self.context.length)
+
+    def weaver_tree(self, anchor: int, hidden: Tensor, logits: Tensor) -> TokenTree:
+        """Drafter hidden [D, H] and logits [D, V] -> the TfM tree."""
+        assert self.target_hidden is not None, "prefill comes first"
+        runtime, arm = self.stack.weaver, self.arm
+        return build_weaver_tree(
+            runtime, anchor, self.target_hidden, hidden, logits, arm.budget, min(arm.expansion_width, arm.budget)
+        )
+
+
+_BUILDERS: dict[str, Callable[[_Sequence, int, Tensor, Tensor], TokenTree]] = {
+    "dflash_chain": lambda sequence, anchor, _, logits: build_chain(anchor, logits, sequence.arm.budget),
+    "ddtree": lambda sequence, anchor, _, logits: build_ddtree(anchor, logits, sequence.arm.budget),
+    "tfm": lambda sequence, anchor, hidden, logits: sequence.weaver_tree(anchor, hidden, logits),
+}

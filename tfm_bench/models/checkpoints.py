@@ -1,0 +1,134 @@
+"""Reading checkpoints strictly: whatever does not fit its config.json is an error that lists it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from tfm_bench.errors import UserError
+
+SINGLE_FILE, SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError where it is missing, unreadable or no object."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; a checkpoint folder holds config.json.") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not readable as JSON ({error}).") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds a {type(values).__name__}; accepted is a JSON object.")
+    return values
+
+
+def load_strict(expected: nn.Module | Mapping[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file, or of a folder with one file or an index of shards, on the CPU.
+
+    `expected` (a module, meta device included, or a state dict) says which names and shapes config.json asks for; any
+    missing, unexpected or mis-shaped tensor raises UserError before a single tensor is read.
+    """
+    files = weight_files(path)
+    check_shapes(_expected_shapes(expected), stored_shapes(files), Path(path))
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        with _opened(file) as handle:
+            tensors.update({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118, not a dict
+    return tensors
+
+
+def load_pickled(path: str | Path) -> dict[str, Any]:
+    """What torch.save wrote, tensors and plain values only. Raises UserError where it is missing or damaged."""
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; accepted is a file that torch.save wrote.") from error
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"{path}: damaged, or holds more than tensors and plain values ({_first_line(error)})."
+        ) from error
+    if not isinstance(payload, dict):
+        raise UserError(f"{path}: holds a {type(payload).__name__}; accepted is a dict with config and state_dict.")
+    return payload
+
+
+def check_shapes(expected: Shapes, found: Shapes, source: str | Path) -> None:
+    """Raise UserError, in one line, with every missing, unexpected or mis-shaped tensor of `found`."""
+    problems = [
+        f"tensor {name} has shape {list(found[name])}, config.json asks for {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name]) != tuple(shape)
+    ]
+    problems += [f"tensor {name} {list(shape)} is missing" for name, shape in expected.items() if name not in found]
+    problems += [f"tensor {name} {list(shape)} is unexpected" for name, shape in found.items() if name not in expected]
+    if problems:
+        raise UserError(f"{source}: {'; '.join(problems)}; the file and its config.json do not belong together.")
+
+
+def weight_files(path: str | Path) -> list[Path]:
+    """The safetensors files of a checkpoint, given as a file or as its folder. Raises UserError if one is missing."""
+    path = Path(path)
+    if path.is_dir():
+        index = path / SHARD_INDEX
+        shards = _shards(index) if index.exists() else [SINGLE_FILE]
+        files = [path / shard for shard in shards]
+    else:
+        files = [path]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: no such file; a checkpoint folder holds config.json and {SINGLE_FILE}.")
+    return files
+
+
+def stored_shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes from the headers of safetensors files; no tensor is read. Raises UserError if damaged."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with _opened(file) as handle:
+            for name in handle.keys():  # noqa: SIM118, a safetensors handle is no dict
+                shapes[name] = tuple(handle.get_slice(name).get_shape())
+    return shapes
+
+
+def file_sha256(path: str | Path) -> str:
+    """Hex digest of a file. Raises UserError where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; its hash was to be recorded.") from error
+
+
+def _expected_shapes(expected: nn.Module | Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    state = expected.state_dict() if isinstance(expected, nn.Module) else expected
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def _shards(index: Path) -> list[str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UserError(f"{index}: key weight_map is {weight_map!r}; accepted is an object of tensor names and files.")
+    return sorted(set(weight_map.values()))
+
+
+def _opened(file: Path) -> Any:
+    """An open safetensors file, used as a context manager."""
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file}: damaged or truncated, not readable as safetensors ({_first_line(error)}).") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,131 @@
+"""config.json of a DFlash drafter, read exactly as published (arXiv 2602.06036; z-lab checkpoints)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfm_bench.errors import UserError
+from tfm_bench.models.checkpoints import read_json
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class DFlashConfig:
+    """Sizes and attention rules of one drafter.
+
+    layer_types holds one of FULL, SLIDING per layer; sliding_window is None where no layer slides; is_causal is None
+    where the file has no such key. `block_size` counts the anchor, so the draft horizon is block_size - 1.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    layer_types: tuple[str, ...]
+    sliding_window: int | None = None
+    is_causal: bool | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> DFlashConfig:
+        """Read config.json (or the folder that holds it). Raises UserError naming file and key."""
+        path = Path(path)
+        path = path / "config.json" if path.is_dir() else path
+        return cls.from_dict(read_json(path), source=str(path))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "config.json") -> DFlashConfig:
+        """Parse the published keys; keys that nothing here needs are ignored. Raises UserError."""
+        nested = _get(values, "dflash_config", dict, source)
+        layers = _positive(values, "num_hidden_layers", source)
+        layer_types = _layer_types(values, layers, source)
+        _reject_unsupported(values, source)
+        return cls(
+            hidden_size=_positive(values, "hidden_size", source),
+            intermediate_size=_positive(values, "intermediate_size", source),
+            num_hidden_layers=layers,
+            num_attention_heads=_positive(values, "num_attention_heads", source),
+            num_key_value_heads=_positive(values, "num_key_value_heads", source),
+            head_dim=_positive(values, "head_dim", source),
+            rms_norm_eps=float(_get(values, "rms_norm_eps", (int, float), source)),
+            rope_theta=_rope_theta(values, source),
+            # DFlash2 files carry block_size inside dflash_config, older ones at the top.
+            block_size=_positive(nested if "block_size" in nested else values, "block_size", source),
+            mask_token_id=_get(nested, "mask_token_id", int, source),
+            target_layer_ids=_taps(values, nested, layers, source),
+            layer_types=layer_types,
+            sliding_window=_positive(values, "sliding_window", source) if SLIDING in layer_types else None,
+            is_causal=_get(values, "is_causal", bool, source) if values.get("is_causal") is not None else None,
+        )
+
+    def window(self, layer_type: str) -> int | None:
+        """Keys at distance `window` or more are hidden from a layer of this type; None hides none."""
+        return self.sliding_window if layer_type == SLIDING else None
+
+    def causal_in_block(self, layer_type: str) -> bool:
+        """Without the key `is_causal`, sliding layers are causal inside the block and full layers bidirectional."""
+        return layer_type == SLIDING if self.is_causal is None else self.is_causal
+
+
+def default_taps(target_layers: int, draft_layers: int) -> tuple[int, ...]:
+    """Target layers whose outputs feed the drafter where a config lists none: from the second to the third last."""
+    if draft_layers == 1:
+        return (target_layers // 2,)
+    return tuple(round(1 + i * (target_layers - 4) / (draft_layers - 1)) for i in range(draft_layers))
+
+
+def _get(values: Mapping[str, Any], key: str, kind: type | tuple[type, ...], source: str) -> Any:
+    names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+    if key not in values:
+        raise UserError(f"{source}: key {key} is missing; a DFlash drafter needs it ({names}).")
+    value = values[key]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise UserError(f"{source}: key {key} is {value!r}; accepted is {names}.")
+    return value
+
+
+def _positive(values: Mapping[str, Any], key: str, source: str) -> int:
+    value = _get(values, key, int, source)
+    if value < 1:
+        raise UserError(f"{source}: key {key} is {value}; accepted is 1 or more.")
+    return value
+
+
+def _layer_types(values: Mapping[str, Any], layers: int, source: str) -> tuple[str, ...]:
+    # Read here and not by transformers' Qwen3Config, which drops the window and so turns every layer into a full one.
+    types = _get(values, "layer_types", list, source)
+    if len(types) != layers or any(kind not in (FULL, SLIDING) for kind in types):
+        raise UserError(f"{source}: key layer_types is {types}; accepted are {layers} entries of {FULL} or {SLIDING}.")
+    return tuple(types)
+
+
+def _taps(values: Mapping[str, Any], nested: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
+    if "target_layer_ids" not in nested:
+        return default_taps(_positive(values, "num_target_layers", source), layers)
+    taps = _get(nested, "target_layer_ids", list, source)
+    if not taps or any(not isinstance(tap, int) or tap < 0 for tap in taps):
+        raise UserError(f"{source}: key target_layer_ids is {taps}; accepted is a list of layer numbers from 0.")
+    return tuple(taps)
+
+
+def _rope_theta(values: Mapping[str, Any], source: str) -> float:
+    """Newer transformers write rope_theta inside rope_parameters."""
+    rope = values.get("rope_parameters") or values
+    return float(_get(rope if "rope_theta" in rope else values, "rope_theta", (int, float), source))
+
+
+def _reject_unsupported(values: Mapping[str, Any], source: str) -> None:
+    accepted = {"attention_bias": (False, None), "hidden_act": ("silu", None), "rope_scaling": (None,)}
+    for key, allowed in accepted.items():
+        if values.get(key) not in allowed:
+            raise UserError(f"{source}: key {key} is {values[key]!r}; accepted is {allowed[0]!r}.")

@@ -1,0 +1,63 @@
+"""Building the target with transformers: local files only, strictly, and only families whose forward is ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from tfm_bench.errors import UserError
+from tfm_bench.models.checkpoints import read_json, stored_shapes, weight_files
+
+HYBRID, DENSE = "qwen3_5_text", "qwen3"
+# Rotary tables are made once per sequence: forms that change with its length are left out.
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+def load_model(path: str | Path, dtype: torch.dtype) -> Any:
+    """A transformers causal LM without gradients. Raises UserError for whatever is wrong with the folder."""
+    read_json(Path(path) / "config.json")
+    stored_shapes(weight_files(path))
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{path}: transformers cannot build a model from it ({reason}).") from error
+    _check_report(report, path)
+    return model.eval().requires_grad_(False)
+
+
+def is_hybrid(config: Any) -> bool:
+    """Whether a supported model mixes Gated DeltaNet and attention. Raises UserError for what is not supported."""
+    accepted = {
+        "model_type": (HYBRID, DENSE),
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "rope_type": ROPE_TYPES,
+    }
+    found = {key: getattr(config, key, None) for key in accepted}
+    found["rope_type"] = (config.rope_parameters or {}).get("rope_type", "default")
+    for key, values in accepted.items():
+        if found[key] not in values:
+            raise UserError(f"target: key {key} is {found[key]!r}; accepted is {' or '.join(map(repr, values))}.")
+    if "sliding_attention" in config.layer_types:
+        raise UserError(
+            "target: key layer_types has sliding_attention; accepted are full_attention and linear_attention."
+        )
+    return config.model_type == HYBRID
+
+
+def _check_report(report: dict[str, Any], path: str | Path) -> None:
+    """transformers fills gaps with random weights and only warns; here they are errors."""
+    problems = [
+        f"tensor {name} has shape {list(found)}, config.json asks for {list(wanted)}"
+        for name, found, wanted in sorted(report["mismatched_keys"])
+    ]
+    problems += [f"tensor {name} is missing" for name in sorted(report["missing_keys"])]
+    problems += [f"tensor {name} is unexpected" for name in sorted(report["unexpected_keys"])]
+    if problems:
+        raise UserError(f"{path}: {'; '.join(problems)}; the file and its config.json do not belong together.")

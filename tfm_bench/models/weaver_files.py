@@ -1,0 +1,79 @@
+"""Weaver checkpoints on disk: the published `.pth` and our folder of config.json and model.safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfm_bench.errors import UserError
+from tfm_bench.models.checkpoints import check_shapes, load_pickled, load_strict, read_json, stored_shapes, weight_files
+from tfm_bench.models.weaver import Weaver
+from tfm_bench.models.weaver_config import V2_ACTIVATION, WeaverConfig
+
+
+def load_weaver(path: str | Path, dtype: torch.dtype = torch.float32) -> Weaver:
+    """Weaver of a published `.pth` file or of a folder in our layout, frozen, in `dtype`.
+
+    The names of the tensors tell v1 from v2. Raises UserError naming the file for anything that does not fit.
+    """
+    path = Path(path)
+    weaver, state = _from_folder(path) if path.is_dir() else _from_pth(path)
+    weaver.load_state_dict(state, assign=True)
+    return weaver.to(dtype).eval().requires_grad_(False)
+
+
+def split_fused_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A v1 state dict in which any fused `qkv_proj.weight` (rows q, k, v) stands as three projections."""
+    split: dict[str, Tensor] = {}
+    for key, value in state.items():
+        prefix, fused, _ = key.partition("qkv_proj.weight")
+        if fused:
+            parts = value.chunk(3)
+            split.update({f"{prefix}{name}_proj.weight": part for name, part in zip("qkv", parts, strict=True)})
+        else:
+            split[key] = value
+    return split
+
+
+def _from_folder(folder: Path) -> tuple[Weaver, dict[str, Tensor]]:
+    values = read_json(folder / "config.json")
+    files = weight_files(folder)
+    weaver = _empty_weaver(values, stored_shapes(files), str(folder / "config.json"), str(files[0]))
+    return weaver, load_strict(weaver, files[0])
+
+
+def _from_pth(path: Path) -> tuple[Weaver, dict[str, Tensor]]:
+    payload = load_pickled(path)
+    if not all(isinstance(payload.get(key), Mapping) for key in ("config", "state_dict")):
+        raise UserError(f"{path}: holds {sorted(map(str, payload))}; accepted is a dict with config and state_dict.")
+    state = dict(payload["state_dict"])
+    weaver = _empty_weaver(payload["config"], state, str(path), str(path))
+    if weaver.config.version == 1:
+        state = split_fused_projections(state)
+    check_shapes(_shapes(weaver.state_dict()), _shapes(state), path)
+    return weaver, state
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in state.items()}
+
+
+def _empty_weaver(values: Mapping[str, Any], names: Collection[str], config_file: str, tensor_file: str) -> Weaver:
+    """A Weaver on the meta device, of the generation that the tensor names imply."""
+    config = WeaverConfig.from_dict(values, config_file)
+    version = 1 if "pos_emb" in names else 2 if "blocks.0.gate_up_proj.weight" in names else None
+    if version is None:
+        raise UserError(
+            f"{tensor_file}: no Weaver; accepted are v1 (tensor pos_emb) and v2 (tensor blocks.0.gate_up_proj.weight)."
+        )
+    if version == 1 and config.version == 2:
+        raise UserError(
+            f"{tensor_file}: tensors are of v1 (pos_emb), the config says activation {config.activation!r}."
+        )
+    with torch.device("meta"):
+        return Weaver(config if version == 1 else replace(config, activation=V2_ACTIVATION))

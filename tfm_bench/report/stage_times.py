@@ -1,0 +1,27 @@
+"""results/tables/stage_times: where the time of a round goes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tfm_bench.measure.records import STAGES
+from tfm_bench.report.arms import ARM_COLUMNS
+
+VERSION = 1
+STAGE_COLUMNS = [f"{stage}_ms" for stage in STAGES]
+KEYS = ["stack", "temperature", *ARM_COLUMNS, "verify_width"]
+
+
+def table_stage_times(decode: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds per round by stage, all datasets of the test split together, from the staged runs.
+
+    The stages sum to staged_round_ms; round_time_ms is the same generations' without inner timers.
+    """
+    staged = decode[(decode["split"] == "test") & decode["other_ms"].notna()]
+    groups = staged.groupby(KEYS, sort=False)
+    rounds = groups["rounds"].sum()
+    table = groups[STAGE_COLUMNS].sum().div(rounds, axis=0)
+    table.insert(0, "rounds", rounds)
+    table["staged_round_ms"] = table[STAGE_COLUMNS].sum(axis=1)
+    table["round_time_ms"] = groups["decode_ms"].sum() / rounds
+    return table.reset_index().sort_values("temperature", kind="stable", ignore_index=True)

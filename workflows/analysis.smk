@@ -1,0 +1,92 @@
+rule decode_table:
+    """One row per repeat, prompt and arm."""
+    input:
+        raw_files,
+    output:
+        "results/{suite}decode.csv",
+    log:
+        "logs/{suite}decode_table.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("measure.records"),
+    script:
+        "scripts/decode_table.py"
+
+
+rule table_speedup:
+    """Every arm on every dataset and temperature, with its speedup over plain decoding."""
+    input:
+        "results/{suite}decode.csv",
+    output:
+        csv=report("results/{suite}tables/speedup.csv", caption="report/speedup.rst", category="Speedup"),
+        markdown="results/{suite}tables/speedup.md",
+        latex="results/{suite}tables/speedup.tex",
+    log:
+        "logs/{suite}table_speedup.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("report.speedup"),
+        format=family_version("report.tables"),
+    script:
+        "scripts/table_speedup.py"
+
+
+rule table_headline:
+    """Each method at the budget that was fastest on dev, measured on test."""
+    input:
+        "results/{suite}decode.csv",
+    output:
+        csv=report("results/{suite}tables/headline.csv", caption="report/headline.rst", category="Speedup"),
+        markdown="results/{suite}tables/headline.md",
+        latex="results/{suite}tables/headline.tex",
+    log:
+        "logs/{suite}table_headline.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("report.speedup"),
+        format=family_version("report.tables"),
+    script:
+        "scripts/table_headline.py"
+
+
+rule table_acceptance_ratio:
+    """Accepted drafts of the methods against each other, budget by budget."""
+    input:
+        "results/{suite}decode.csv",
+    output:
+        csv=report(
+            "results/{suite}tables/acceptance_ratio.csv", caption="report/acceptance_ratio.rst", category="Acceptance"
+        ),
+        markdown="results/{suite}tables/acceptance_ratio.md",
+        latex="results/{suite}tables/acceptance_ratio.tex",
+    log:
+        "logs/{suite}table_acceptance_ratio.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("report.acceptance"),
+        format=family_version("report.tables"),
+    script:
+        "scripts/table_acceptance_ratio.py"
+
+
+rule table_stage_times:
+    """Where the time of a round goes."""
+    input:
+        "results/{suite}decode.csv",
+    output:
+        csv=report("results/{suite}tables/stage_times.csv", caption="report/stage_times.rst", category="Stage times"),
+        markdown="results/{suite}tables/stage_times.md",
+        latex="results/{suite}tables/stage_times.tex",
+    log:
+        "logs/{suite}table_stage_times.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("report.stage_times"),
+        format=family_version("report.tables"),
+    script:
+        "scripts/table_stage_times.py"

@@ -1,0 +1,48 @@
+"""Helper functions of the rules; no rule stands here."""
+
+from tfm_bench.config import SPLITS, cell_settings, stack_files
+from tfm_bench.measure.versions import family_version
+
+TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
+FIGURES = ("speedup_by_dataset", "acceptance_by_budget")
+
+
+def suite_outputs(suite):
+    """Everything that a run of the suite leaves."""
+    tables = expand("results/{suite}tables/{table}.{suffix}", suite=suite, table=TABLES, suffix=["csv", "md", "tex"])
+    figures = expand("figures/{suite}{figure}.{suffix}", suite=suite, figure=FIGURES, suffix=["pdf", "png"])
+    return [f"results/{suite}decode.csv", *tables, *figures]
+
+
+def raw_files(wildcards):
+    """The records of every cell of a suite."""
+    config = CONFIGS[wildcards.suite]
+    return expand(
+        "results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.jsonl",
+        suite=wildcards.suite,
+        split=SPLITS,
+        dataset=config.datasets,
+        temperature=[f"{round(temperature * 100):03d}" for temperature in config.temperatures],
+        repeat=range(config.repeats),
+    )
+
+
+def cell_files(wildcards):
+    """Checkpoint and prompt files of a cell. Only a target that decodes asks for them: retrain runs without."""
+    stack = CONFIGS[wildcards.suite].stack
+    try:
+        return stack_files(stack, dataset=wildcards.dataset, split=wildcards.split)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def cell_params(wildcards):
+    """The slice of the configuration that a cell depends on."""
+    settings = cell_settings(
+        CONFIGS[wildcards.suite],
+        split=wildcards.split,
+        dataset=wildcards.dataset,
+        temperature_hundredths=int(wildcards.temperature),
+        repeat=int(wildcards.repeat),
+    )
+    return settings.model_dump()

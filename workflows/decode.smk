@@ -1,0 +1,19 @@
+rule decode_cell:
+    """Decode the prompts of one split, dataset and temperature with every method, in one process."""
+    input:
+        cell_files,
+    output:
+        "results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.jsonl",
+    log:
+        "logs/{suite}decode_cell/{split}.{dataset}.t{temperature}.r{repeat}.log",
+    conda:
+        "../environment.yml"
+    # All cores: nothing else may run beside a measurement.
+    threads: workflow.cores
+    resources:
+        gpu=1,
+    params:
+        version=family_version("measure.cells"),
+        settings=cell_params,
+    script:
+        "scripts/decode_cell.py"
