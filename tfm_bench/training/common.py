@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from tfm_bench.measure.files import atomic_write, write_text
 from tfm_bench.training.data import DOMAINS, Document, documents
 from tfm_bench.training.tokenizer import MATH_COUNT, encode_document
 
@@ -28,7 +29,7 @@ def encoded_documents(
     """domain -> split -> (ids, prompt length) of every document; kept in `cache` because the sources take a minute."""
     if not cache.exists():
         table = {domain: encode_splits(tokenizer, list(documents(domain, MATH_COUNT, seed))) for domain in DOMAINS}
-        write_atomically(cache, lambda path: path.write_text(json.dumps(table)))
+        write_text(cache, json.dumps(table))
     return json.loads(cache.read_text())
 
 
@@ -76,21 +77,19 @@ def optimizers(module: nn.Module, learning_rate: float) -> list[torch.optim.Opti
     ]
 
 
+def save_weights(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, object]) -> None:
+    """folder/model.safetensors and config.json."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with atomic_write(folder / "model.safetensors") as partial:
+        save_file(contiguous, partial, metadata={"format": "pt"})
+    write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
+
+
 def write_report(output: Path, name: str, report: dict[str, object]) -> None:
     """Prints a step's report and keeps it as state/<name>.json."""
     text = json.dumps(report, indent=1)
     print(text, flush=True)
-    write_atomically(output / "state" / f"{name}.json", lambda path: path.write_text(text))
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls write(temporary path) and renames it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    write(temporary)
-    with temporary.open("rb") as handle:
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_text(output / "state" / f"{name}.json", text)
 
 
 class Trainer(Generic[Batch]):
@@ -133,7 +132,8 @@ class Trainer(Generic[Batch]):
             "seconds": self.seconds,
             "losses": self.losses,
         }
-        write_atomically(self.state_path, lambda path: torch.save(state, path))
+        with atomic_write(self.state_path) as partial:
+            torch.save(state, partial)
 
     def _one_step(self) -> float:
         for optimizer in self.optimizers:

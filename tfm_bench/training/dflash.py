@@ -13,14 +13,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
 from tfm_bench.models.dflash import DFlashDrafter, block_masks, block_positions
 from tfm_bench.models.dflash_config import DFlashConfig, default_taps
 from tfm_bench.training.blocks import BlockBatch, RegeneratedText
-from tfm_bench.training.common import Trainer, write_atomically, write_report
+from tfm_bench.training.common import Trainer, save_weights, write_report
 from tfm_bench.training.regenerate import TAPS
 from tfm_bench.training.tokenizer import MASK
 
@@ -147,10 +146,8 @@ def main() -> None:
         "dev_acceptance_by_depth_greedy": acceptance.greedy,
     }
     write_report(arguments.output, f"drafter-{arguments.steps}", report)
-    folder = arguments.output / "drafter"
-    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()}
-    write_atomically(folder / "model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
-    write_atomically(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=1)))
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in drafter.state_dict().items()}
+    save_weights(arguments.output / "drafter", weights, config)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 
+from tfm_bench.measure.files import atomic_write, write_text
 from tfm_bench.models.dflash_config import default_taps
-from tfm_bench.training.common import Encoded, encoded_documents, write_atomically
+from tfm_bench.training.common import Encoded, encoded_documents
 
 PROMPTS_OF_DOMAIN = {"math": 4800, "code": 300, "chat": 300}
 MAX_PROMPT, MAX_LENGTH = 144, 256
@@ -86,16 +87,18 @@ def write_features(
     """All rows of all sequences, one after the other, as raw bf16."""
     taps = default_taps(model.config.num_hidden_layers, TAPS)
 
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as handle:
-            for start in range(0, len(sequences), FEATURE_ROWS):
-                part = [ids for ids, _ in sequences[start : start + FEATURE_ROWS]]
-                for rows in features_of(model, part, taps):
-                    handle.write(rows.contiguous().view(torch.int16).numpy().tobytes())
-                if start % (40 * FEATURE_ROWS) == 0:
-                    report(f"features of {start} of {len(sequences)}")
+    with atomic_write(path) as partial, partial.open("wb") as handle:
+        for start in range(0, len(sequences), FEATURE_ROWS):
+            part = [ids for ids, _ in sequences[start : start + FEATURE_ROWS]]
+            for rows in features_of(model, part, taps):
+                handle.write(rows.contiguous().view(torch.int16).numpy().tobytes())
+            if start % (40 * FEATURE_ROWS) == 0:
+                report(f"features of {start} of {len(sequences)}")
 
-    write_atomically(path, write)
+
+def log(line: str) -> None:
+    """One line of progress."""
+    print(line, flush=True)
 
 
 def main() -> None:
@@ -111,14 +114,13 @@ def main() -> None:
     state = arguments.output / "state"
     tokenizer = AutoTokenizer.from_pretrained(arguments.output / "target")
     model = Qwen3_5ForCausalLM.from_pretrained(arguments.output / "target", dtype=torch.float32).eval()
-    report = lambda line: print(line, flush=True)  # noqa: E731
     if not (state / "regenerated.json").exists():
         documents = encoded_documents(tokenizer, arguments.seed, state / "documents.json")
-        sequences = regenerate(model, chosen_prompts(documents, generator), generator, report)
-        write_atomically(state / "regenerated.json", lambda path: path.write_text(json.dumps(sequences)))
+        sequences = regenerate(model, chosen_prompts(documents, generator), generator, log)
+        write_text(state / "regenerated.json", json.dumps(sequences))
     sequences = json.loads((state / "regenerated.json").read_text())
     if not (state / "features.bf16").exists():
-        write_features(model, sequences, state / "features.bf16", report)
+        write_features(model, sequences, state / "features.bf16", log)
 
 
 if __name__ == "__main__":

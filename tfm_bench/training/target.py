@@ -27,7 +27,7 @@ SIZES = {
 
 
 def target_config(size: str, tokenizer: PreTrainedTokenizerFast) -> Qwen3_5TextConfig:
-    """Architecture of one named size; linear attention has two value heads per key head, as larger models group them."""
+    """Architecture of one named size; linear attention has two value heads per key head, as in larger models."""
     shape = dict(SIZES[size])
     heads = shape.pop("heads")
     return Qwen3_5TextConfig(

@@ -55,7 +55,7 @@ def encode_document(tokenizer: PreTrainedTokenizerFast, document: Document) -> t
     else:
         prompt = tokenizer.encode(document.prompt)
         end = END_OF_TEXT
-    answer = tokenizer.encode(document.answer) + [tokenizer.convert_tokens_to_ids(end)]
+    answer = [*tokenizer.encode(document.answer), tokenizer.convert_tokens_to_ids(end)]
     return prompt + answer, len(prompt)
 
 

@@ -1,20 +1,18 @@
 """Step 5: the Weaver, on the frozen target and drafter (arXiv 2607.06763; LK losses: arXiv 2602.23881).
 
-Target distribution p and Weaver distribution q are both normalised over the drafter's top-C pool; a = sum min(p, q) is
-the acceptance of sampling. Two losses are tried on equal steps, and the one with the higher held-out a is trained in full:
-`log`: -log a; `mixed`: w KL(p, q) + (1 - w)(1 - a) with w = exp(-a), a held constant.
+Target distribution p and Weaver distribution q are both normalised over the drafter's top-C pool, and a = sum min(p, q)
+is the acceptance of sampling. Two losses are tried on equal steps; the one with the higher held-out a is trained in
+full. `log`: -log a; `mixed`: w KL(p, q) + (1 - w)(1 - a) with w = exp(-a), a held constant.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
@@ -24,7 +22,7 @@ from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_config import WeaverConfig
 from tfm_bench.training.blocks import BlockBatch, RegeneratedText
-from tfm_bench.training.common import Trainer, write_atomically, write_report
+from tfm_bench.training.common import Trainer, save_weights, write_report
 from tfm_bench.training.dflash import ANCHORS, BLOCK_SIZE, DECAY, ROWS, draft_hidden
 
 RANK, HEADS, MLP, POOL = 128, 4, 256, 512
@@ -159,11 +157,7 @@ def main() -> None:
         "dev_acceptance_by_depth": held_out(weaver, drafter, text),
     }
     write_report(arguments.output, f"weaver-{arguments.steps}", report)
-    folder = arguments.output / "weaver"
-    weights = {name: tensor.contiguous() for name, tensor in weaver.state_dict().items()}
-    write_atomically(folder / "model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
-    config = json.dumps(weaver.config.to_dict(), indent=1)
-    write_atomically(folder / "config.json", lambda path: path.write_text(config))
+    save_weights(arguments.output / "weaver", weaver.state_dict(), weaver.config.to_dict())
 
 
 if __name__ == "__main__":
