@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tfm_bench.errors import UserError
+from tfm_bench.prompts.datasets import PACKAGED
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -145,7 +146,19 @@ def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
             f"stack.path: {root} is not there; a folder with {', '.join(STACK_PARTS)} and prompts is accepted"
         )
     files = [path for part in STACK_PARTS for path in _part_files(root / part)]
+    if is_packaged(stack, dataset):
+        return [*map(str, files)]
     return [*map(str, files), str(_prompt_file(root / "prompts", dataset, split))]
+
+
+def is_packaged(stack: StackConfig, dataset: str) -> bool:
+    """Whether the prompts come from an installed package and not from a file of the stack."""
+    return dataset in PACKAGED and not (Path(stack.path) / "prompts" / f"{dataset}.test.jsonl").is_file()
+
+
+def splits_of(stack: StackConfig, dataset: str) -> tuple[str, ...]:
+    """Packaged benchmarks are only reported, never tuned on: they have no dev split."""
+    return ("test",) if is_packaged(stack, dataset) else SPLITS
 
 
 def _part_files(folder: Path) -> list[Path]:
@@ -160,7 +173,7 @@ def _prompt_file(folder: Path, dataset: str, split: str) -> Path:
     path = folder / f"{dataset}.{split}.jsonl"
     if not path.is_file():
         known = sorted(file.name.split(".")[0] for file in folder.glob(f"*.{split}.jsonl"))
-        raise UserError(f"datasets: found '{dataset}'; accepted are those of {folder}: {', '.join(known) or 'none'}")
+        raise UserError(f"datasets: found '{dataset}'; accepted are {', '.join([*known, *PACKAGED])}")
     return path
 
 

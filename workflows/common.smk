@@ -1,6 +1,6 @@
 """Helper functions of the rules; no rule stands here."""
 
-from tfm_bench.config import SPLITS, cell_settings, stack_files
+from tfm_bench.config import cell_settings, splits_of, stack_files
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
@@ -17,11 +17,11 @@ def suite_outputs(suite):
 def raw_files(wildcards):
     """The records of every cell of a suite."""
     config = CONFIGS[wildcards.suite]
+    cells = [(split, dataset) for dataset in config.datasets for split in splits_of(config.stack, dataset)]
     return expand(
-        "results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.jsonl",
+        "results/{suite}raw/{cell[0]}.{cell[1]}.t{temperature}.r{repeat}.jsonl",
         suite=wildcards.suite,
-        split=SPLITS,
-        dataset=config.datasets,
+        cell=cells,
         temperature=[f"{round(temperature * 100):03d}" for temperature in config.temperatures],
         repeat=range(config.repeats),
     )

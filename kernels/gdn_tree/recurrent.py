@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.gdn_tree.fused import GdnTreeOutputs
 from kernels.gdn_tree.structure import TreeStructure
 
-# Paths that advance together share a batch no larger than this, so that their states stay in the cache of one core.
+# States that advance together take no more than this, so that they stay in a core's cache from one operation to the next.
 PACK_BYTES = 4 * 2**20
 
 
@@ -74,26 +74,27 @@ def level_recurrent(
     structure: TreeStructure,
     scale: float | None = None,
 ) -> GdnTreeOutputs:
-    """All nodes of one depth at once: depth + 1 sequential steps, N stored states.
+    """All nodes of one depth at once, as far as their states fit into PACK_BYTES: depth + 1 steps or more, N states.
 
     Arguments as in fused_tree_gated_delta_rule; the returned states are [B, N, HV, K, V].
     """
     scale = k.shape[-1] ** -0.5 if scale is None else scale
-    plan = level_plan(structure)
+    root = initial_state.flatten(0, 1)
+    plan = level_plan(structure, _states_per_pack(root))
     inputs: tuple[Tensor, ...] = (q, k, v, g, beta)
     if plan.place is not None:
         inputs = tuple(x.index_select(1, plan.order) for x in inputs)
     steps = _step_inputs(scale, *inputs)
-    above = initial_state.flatten(0, 1).unsqueeze(0)
-    states = above.new_empty(k.shape[1], *above.shape[1:])
-    levels = states.split(plan.counts)
-    for current, parents, step in zip(levels, plan.parents, _in_groups(steps, plan.counts), strict=True):
-        if len(above) == 1:
-            torch.mul(above, step.decays, out=current)
+    states = root.new_empty(k.shape[1], *root.shape)
+    packs = states.split(plan.counts)
+    done = 0
+    for current, parents, step in zip(packs, plan.parents, _in_groups(steps, plan.counts), strict=True):
+        if isinstance(parents, int):
+            torch.mul(states[parents] if done else root, step.decays, out=current)
         else:
-            torch.index_select(above, 0, parents, out=current).mul_(step.decays)
+            torch.index_select(states[:done], 0, parents, out=current).mul_(step.decays)
         _read_and_update(current, step)
-        above = current
+        done += len(current)
     if plan.place is None:
         return _collect(steps.carry, q, k, scale, states)
     return _collect(steps.carry.index_select(0, plan.place), q, k, scale, states.index_select(0, plan.place))
@@ -117,7 +118,7 @@ def path_recurrent(
     scale = k.shape[-1] ** -0.5 if scale is None else scale
     root = initial_state.flatten(0, 1)
     carry = root.new_empty(k.shape[1], len(root), 2, v.shape[-1])
-    for pack in path_plan(structure, max(1, PACK_BYTES // (root.numel() * root.element_size()))):
+    for pack in path_plan(structure, _states_per_pack(root)):
         steps = _step_inputs(scale, *(x.index_select(1, pack.nodes) for x in (q, k, v, g, beta)))
         states = root.new_empty(pack.counts[0], *root.shape)
         for depth, step in enumerate(_in_groups(steps, pack.counts)):
@@ -131,25 +132,25 @@ def path_recurrent(
 class LevelPlan(NamedTuple):
     """`order` [N] lists the nodes level by level, `place` [N] is its inverse (None where nodes stand so already).
 
-    counts: nodes per level, shallowest first; parents: per level, the places of its nodes' parents in the level above.
+    counts: nodes per step; parents: per step, the places of the nodes' parents, or the one place where all share it.
     """
 
     order: Tensor
     place: Tensor | None
     counts: list[int]
-    parents: list[Tensor]
+    parents: list[Tensor | int]
 
 
 @lru_cache(maxsize=8)
-def level_plan(structure: TreeStructure) -> LevelPlan:
-    """Derived once per tree: all layers of a round share it through the cache."""
+def level_plan(structure: TreeStructure, nodes_per_step: int) -> LevelPlan:
+    """Levels, shallowest first, in steps of at most `nodes_per_step`; shared by all layers of a round."""
     order = torch.cat(structure.levels)
     place = torch.argsort(order)
-    firsts = [0, *(int(place[nodes[0]]) for nodes in structure.levels)]
-    parents = [place[structure.parents[nodes]] - first for nodes, first in zip(structure.levels, firsts, strict=False)]
-    counts = [len(nodes) for nodes in structure.levels]
+    steps = [step for level in structure.levels for step in level.split(nodes_per_step)]
+    above = [place[structure.parents[step]] for step in steps]
+    parents = [int(places[0]) if bool((places == places[0]).all()) else places for places in above]
     in_order = torch.equal(structure.depths, structure.depths[order])
-    return LevelPlan(order, None if in_order else place, counts, parents)
+    return LevelPlan(order, None if in_order else place, [len(step) for step in steps], parents)
 
 
 class Pack(NamedTuple):
@@ -170,6 +171,10 @@ def path_plan(structure: TreeStructure, paths_per_pack: int) -> list[Pack]:
         nodes = torch.tensor([node for step in steps for node in step], device=structure.parents.device)
         packs.append(Pack(nodes, [len(step) for step in steps]))
     return packs
+
+
+def _states_per_pack(state: Tensor) -> int:
+    return max(1, PACK_BYTES // (state.numel() * state.element_size()))
 
 
 def _step_inputs(scale: float, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> StepInputs:

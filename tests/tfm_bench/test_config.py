@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tfm_bench.config import METHODS, cell_settings, expansion_width, load_config, read_yaml, stack_files
+from tfm_bench.config import METHODS, cell_settings, expansion_width, load_config, read_yaml, splits_of, stack_files
 from tfm_bench.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -111,9 +111,21 @@ def test_stack_files_lists_checkpoints_and_the_prompts_of_the_cell(stack):
     assert [name for name in names if name.startswith("prompts")] == ["prompts/math.test.jsonl"]
 
 
-def test_unknown_dataset_lists_those_of_the_split(stack):
-    assert "code, math" in message(stack_files, stack, dataset="maths", split="test")
-    assert message(stack_files, stack, dataset="maths", split="dev").endswith(": code")
+def test_unknown_dataset_lists_those_of_the_split_and_the_packaged_ones(stack):
+    packaged = ", humaneval, mt_bench, aime24, aime25"
+    assert message(stack_files, stack, dataset="maths", split="test").endswith(f"accepted are code, math{packaged}")
+    assert message(stack_files, stack, dataset="maths", split="dev").endswith(f"accepted are code{packaged}")
+
+
+def test_packaged_benchmarks_have_no_dev_split_and_no_file_in_the_stack(stack):
+    assert splits_of(stack, "code") == ("dev", "test")
+    assert splits_of(stack, "humaneval") == ("test",)
+    assert not [file for file in stack_files(stack, dataset="humaneval", split="test") if "prompts" in Path(file).parts]
+
+
+def test_a_file_of_the_stack_goes_before_the_package_of_that_name(stack):
+    (Path(stack.path) / "prompts" / "humaneval.test.jsonl").touch()
+    assert splits_of(stack, "humaneval") == ("dev", "test")
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from tests.tfm_bench.tiny_stack import VOCAB, random_stack, random_target, shipped_stack
 
 from kernels.gdn_tree import VERIFY
+from tests.tfm_bench.tiny_stack import VOCAB, random_stack, random_target, shipped_stack
 from tfm_bench.engine import METHODS, STAGES, Arm, generate
 from tfm_bench.errors import UserError
 from tfm_bench.verification.sample_match import KeyedNoise

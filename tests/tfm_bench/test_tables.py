@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tfm_bench.errors import UserError
 from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.speedup import COLUMNS, HEADLINE_COLUMNS, table_headline, table_speedup
 from tfm_bench.report.stage_times import STAGE_COLUMNS, table_stage_times
@@ -102,6 +103,14 @@ def test_headline_takes_the_budget_that_was_fastest_on_dev_even_if_test_disagree
     assert tfm.loc["ddtree", "speedup"] == pytest.approx((3 / 20) / (3 / 15))
     assert tfm.loc["dflash_chain", "speedup"] == pytest.approx((3 / 20) / (2 / 12))
     assert set(tfm["prompts"]) == {8}
+
+
+def test_a_dataset_without_dev_prompts_takes_the_budgets_of_all_dev_prompts():
+    decode = decode_rows()
+    table = table_headline(decode[(decode["dataset"] != "code") | (decode["split"] == "test")])
+    assert set(pick(table, method="tfm", dataset="code")["budget"]) == {8}
+    with pytest.raises(UserError, match="dev split"):
+        table_headline(decode[decode["split"] == "test"])
 
 
 def test_headline_comes_with_and_without_degenerate_prompts():

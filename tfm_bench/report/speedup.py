@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tfm_bench.errors import UserError
 from tfm_bench.measure.statistics import ratio, ratio_interval
-from tfm_bench.report.arms import ArmData, arms_of, groups_of
+from tfm_bench.report.arms import ALL_DATASETS, ArmData, arms_of, groups_of
 
 VERSION = 1
 COLUMNS = [
@@ -36,13 +37,15 @@ def table_speedup(decode: pd.DataFrame) -> pd.DataFrame:
 def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
     """Each method at the budget that was fastest on dev, measured on test; then tfm against the other drafters.
 
-    Rows of dataset "all" pool the datasets. Where some text of a group is degenerate (a loop), its rows come twice:
+    A dataset without a dev split takes the budgets that were fastest on all dev prompts together. Rows of dataset "all" pool the datasets. Where some text of a group is degenerate (a loop), its rows come twice:
     over all prompts, and without the flagged ones.
     """
-    test, rows = _split(decode, "test"), list[dict[str, Any]]()
-    for temperature, dataset, dev in groups_of(_split(decode, "dev"), pooled=True):
-        in_group = test["dataset"].isin(dev["dataset"].unique())
-        group = test[in_group & (test["temperature"] == temperature)]
+    rows: list[dict[str, Any]] = []
+    dev_groups = {(t, dataset): dev for t, dataset, dev in groups_of(_split(decode, "dev"), pooled=True)}
+    if not dev_groups:
+        raise UserError("datasets: none has a dev split to choose budgets on; add one of the stack's own")
+    for temperature, dataset, group in groups_of(_split(decode, "test"), pooled=True):
+        dev = dev_groups.get((temperature, dataset), dev_groups[temperature, ALL_DATASETS])
         chosen = _fastest(arms_of(dev))
         for selection, selected in _selections(group):
             rows += _headline_rows(selected, chosen, dataset, temperature, selection)
