@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.gdn_tree.fused import GdnTreeOutputs
 from kernels.gdn_tree.structure import TreeStructure
 
-# States that advance together take no more than this, so that they stay in a core's cache from one operation to the next.
+# States that advance together take no more than this: then they stay in a core's cache between operations.
 PACK_BYTES = 4 * 2**20
 
 

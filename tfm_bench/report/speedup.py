@@ -37,8 +37,9 @@ def table_speedup(decode: pd.DataFrame) -> pd.DataFrame:
 def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
     """Each method at the budget that was fastest on dev, measured on test; then tfm against the other drafters.
 
-    A dataset without a dev split takes the budgets that were fastest on all dev prompts together. Rows of dataset "all" pool the datasets. Where some text of a group is degenerate (a loop), its rows come twice:
-    over all prompts, and without the flagged ones.
+    A dataset without a dev split takes the budgets that were fastest on all dev prompts together. Rows of dataset
+    "all" pool the datasets. Where some text of a group is degenerate (a loop), its rows come twice: over all prompts,
+    and without the flagged ones.
     """
     rows: list[dict[str, Any]] = []
     dev_groups = {(t, dataset): dev for t, dataset, dev in groups_of(_split(decode, "dev"), pooled=True)}

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
+from tfm_bench.training.regenerate import regenerated_files
+
 
 @dataclass(frozen=True)
 class BlockBatch:
@@ -34,12 +36,13 @@ class RegeneratedText:
     """Sequences and features that `regenerate` wrote, with the target's embedding and head."""
 
     def __init__(self, directory: Path, model: Qwen3_5ForCausalLM, *, block_size: int, dev_share: float = 0.04) -> None:
-        sequences = json.loads((directory / "state" / "regenerated.json").read_text())
+        sequences_path, features_path = regenerated_files(directory)
+        sequences = json.loads(sequences_path.read_text())
         self.hidden_size = model.config.hidden_size
         self.embedding = model.model.embed_tokens.weight.detach().float()
         self.head = model.lm_head.weight.detach().float()
         self.horizon = block_size - 1
-        rows = np.memmap(directory / "state" / "features.bf16", dtype=np.int16, mode="r")
+        rows = np.memmap(features_path, dtype=np.int16, mode="r")
         total = sum(len(ids) for ids, _ in sequences)
         self.rows = rows.reshape(total, -1)
         starts = np.cumsum([0] + [len(ids) for ids, _ in sequences])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from tfm_bench.measure.files import atomic_write, write_text
+from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.training.data import DOMAINS, Document, documents
 from tfm_bench.training.tokenizer import MATH_COUNT, encode_document
 
@@ -39,6 +41,12 @@ def encode_splits(tokenizer: PreTrainedTokenizerFast, items: list[Document]) -> 
     for item in items:
         splits[item.split].append(encode_document(tokenizer, item))
     return splits
+
+
+def fingerprint(*paths: Path) -> str:
+    """Twelve hexadecimal digits for the contents of files: state that was made from them carries it in its name."""
+    digests = "".join(file_sha256(path) for path in paths)
+    return hashlib.sha256(digests.encode()).hexdigest()[:12]
 
 
 def shuffled(items: list[Encoded], generator: np.random.Generator) -> Iterator[Encoded]:

@@ -19,7 +19,7 @@ from transformers import Qwen3_5ForCausalLM
 from tfm_bench.models.dflash import DFlashDrafter, block_masks, block_positions
 from tfm_bench.models.dflash_config import DFlashConfig, default_taps
 from tfm_bench.training.blocks import BlockBatch, RegeneratedText
-from tfm_bench.training.common import Trainer, save_weights, write_report
+from tfm_bench.training.common import Trainer, fingerprint, save_weights, write_report
 from tfm_bench.training.regenerate import TAPS
 from tfm_bench.training.tokenizer import MASK
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
@@ -127,13 +127,14 @@ def main() -> None:
     config = drafter_config(model, mask_id)
     drafter = DFlashDrafter(DFlashConfig.from_dict(config))
     text = RegeneratedText(arguments.output, model, block_size=BLOCK_SIZE)
+    mark = fingerprint(arguments.output / "target" / "model.safetensors")
     trainer = Trainer(
         drafter,
         batch_of=lambda step: text.batch("train", ROWS, ANCHORS, [arguments.seed, step]),
         loss_of=lambda batch: drafter_loss(drafter, text, batch),
         steps=arguments.steps,
         learning_rate=3e-3,
-        state_path=arguments.output / "state" / f"drafter-{arguments.steps}.pt",
+        state_path=arguments.output / "state" / f"drafter-{mark}-{arguments.steps}.pt",
     )
     trainer.run()
     acceptance = chain_acceptance(drafter, text)

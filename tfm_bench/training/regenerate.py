@@ -1,7 +1,8 @@
 """Step 3: answers written by the target itself, with the features that drafter and Weaver learn from.
 
-Writes state/regenerated.json (token ids and prompt lengths) and state/features.bf16: for every token the drafter's tap
-features and the hidden state after the final norm, side by side, so that the next two steps need no target.
+Writes state/regenerated-TARGET.json (token ids and prompt lengths) and state/features-TARGET.bf16: for every token the
+drafter's tap features and the hidden state after the final norm, side by side, so that the next steps run no target.
+TARGET is a fingerprint of its weights: a new target gets new files.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from transformers import AutoTokenizer, Qwen3_5ForCausalLM
 
 from tfm_bench.measure.files import atomic_write, write_text
 from tfm_bench.models.dflash_config import default_taps
-from tfm_bench.training.common import Encoded, encoded_documents
+from tfm_bench.training.common import Encoded, encoded_documents, fingerprint
 
 PROMPTS_OF_DOMAIN = {"math": 4800, "code": 300, "chat": 300}
 MAX_PROMPT, MAX_LENGTH = 144, 256
 GENERATION_ROWS, FEATURE_ROWS = 96, 16
 GREEDY_SHARE = 0.3
 TAPS = 5
+
+
+def regenerated_files(output: Path) -> tuple[Path, Path]:
+    """Sequences and features that belong to the target in `output`."""
+    mark = fingerprint(output / "target" / "model.safetensors")
+    return output / "state" / f"regenerated-{mark}.json", output / "state" / f"features-{mark}.bf16"
 
 
 def chosen_prompts(documents: dict[str, dict[str, list[Encoded]]], generator: np.random.Generator) -> list[list[int]]:
@@ -102,11 +109,11 @@ def log(line: str) -> None:
 
 
 def main() -> None:
-    """Reads --output/target, writes --output/state/regenerated.json and features.bf16."""
+    """Reads --output/target, writes the two files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
@@ -114,13 +121,13 @@ def main() -> None:
     state = arguments.output / "state"
     tokenizer = AutoTokenizer.from_pretrained(arguments.output / "target")
     model = Qwen3_5ForCausalLM.from_pretrained(arguments.output / "target", dtype=torch.float32).eval()
-    if not (state / "regenerated.json").exists():
+    sequences_path, features_path = regenerated_files(arguments.output)
+    if not sequences_path.exists():
         documents = encoded_documents(tokenizer, arguments.seed, state / "documents.json")
         sequences = regenerate(model, chosen_prompts(documents, generator), generator, log)
-        write_text(state / "regenerated.json", json.dumps(sequences))
-    sequences = json.loads((state / "regenerated.json").read_text())
-    if not (state / "features.bf16").exists():
-        write_features(model, sequences, state / "features.bf16", log)
+        write_text(sequences_path, json.dumps(sequences))
+    if not features_path.exists():
+        write_features(model, json.loads(sequences_path.read_text()), features_path, log)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_config import WeaverConfig
 from tfm_bench.training.blocks import BlockBatch, RegeneratedText
-from tfm_bench.training.common import Trainer, save_weights, write_report
+from tfm_bench.training.common import Trainer, fingerprint, save_weights, write_report
 from tfm_bench.training.dflash import ANCHORS, BLOCK_SIZE, DECAY, ROWS, draft_hidden
 
 RANK, HEADS, MLP, POOL = 128, 4, 256, 512
@@ -99,7 +99,7 @@ def load_drafter(directory: Path) -> DFlashDrafter:
 
 
 def train(
-    form: str, steps: int, seed: int, weaver: Weaver, drafter: DFlashDrafter, text: RegeneratedText, state: Path
+    form: str, steps: int, seed: int, weaver: Weaver, drafter: DFlashDrafter, text: RegeneratedText, output: Path
 ) -> Trainer:
     """A finished run of one loss form."""
 
@@ -108,13 +108,14 @@ def train(
         weights = depth_weights(text, batch)
         return (lk_loss(form, p, log_q) * weights).sum() / weights.sum()
 
+    mark = fingerprint(*(output / part / "model.safetensors" for part in ("target", "drafter")))
     trainer = Trainer(
         weaver,
         batch_of=lambda step: text.batch("train", ROWS, ANCHORS, [seed, 3, step]),
         loss_of=loss_of,
         steps=steps,
         learning_rate=2e-3,
-        state_path=state / f"weaver-{form}-{steps}.pt",
+        state_path=output / "state" / f"weaver-{mark}-{form}-{steps}.pt",
     )
     trainer.run()
     return trainer
@@ -133,18 +134,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--pilot-steps", type=int, default=250)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = Qwen3_5ForCausalLM.from_pretrained(arguments.output / "target", dtype=torch.float32)
     drafter = load_drafter(arguments.output / "drafter")
     text = RegeneratedText(arguments.output, model, block_size=BLOCK_SIZE)
-    state = arguments.output / "state"
 
     def run(form: str, steps: int) -> tuple[Weaver, Trainer]:
         torch.manual_seed(arguments.seed)
         weaver = new_weaver(model)
-        return weaver, train(form, steps, arguments.seed, weaver, drafter, text, state)
+        return weaver, train(form, steps, arguments.seed, weaver, drafter, text, arguments.output)
 
     form, pilots = better_loss(lambda form: held_out(run(form, arguments.pilot_steps)[0], drafter, text))
     weaver, trainer = run(form, arguments.steps)

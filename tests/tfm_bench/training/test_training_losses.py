@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tfm_bench.training.blocks import RegeneratedText
-from tfm_bench.training.regenerate import cut_after_stop
+from tfm_bench.training.regenerate import cut_after_stop, regenerated_files
 from tfm_bench.training.weaver import better_loss, lk_loss, overlap
 
 HIDDEN, TAPS, VOCAB = 8, 2, 11
@@ -22,10 +22,13 @@ def text(tmp_path):
         (torch.randint(0, VOCAB, (length,), generator=generator).tolist(), prompt)
         for length, prompt in zip(lengths, prompts, strict=True)
     ]
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "regenerated.json").write_text(json.dumps(sequences))
+    for folder in ("state", "target"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "target" / "model.safetensors").write_bytes(b"weights")
+    sequences_path, features_path = regenerated_files(tmp_path)
+    sequences_path.write_text(json.dumps(sequences))
     rows = torch.randn(sum(lengths), (TAPS + 1) * HIDDEN, generator=generator).to(torch.bfloat16)
-    (tmp_path / "state" / "features.bf16").write_bytes(rows.view(torch.int16).numpy().tobytes())
+    features_path.write_bytes(rows.view(torch.int16).numpy().tobytes())
     weight = torch.randn(VOCAB, HIDDEN, generator=generator)
     model = SimpleNamespace(
         config=SimpleNamespace(hidden_size=HIDDEN),

@@ -1,0 +1,41 @@
+"""README.md against results/expected: its tables are made from the committed records, and nothing else."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tfm_bench.measure.records import read_decode_table
+from tfm_bench.report.readme import BEGIN, END, readme_with_results
+from tfm_bench.report.speedup import table_speedup
+
+ROOT = Path(__file__).parents[2]
+EXPECTED = ROOT / "results" / "expected"
+
+
+@pytest.fixture(scope="module")
+def decode():
+    return read_decode_table(EXPECTED / "decode.csv")
+
+
+def test_readme_is_in_step_with_the_expected_results(decode):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme_with_results(readme, decode) == readme
+
+
+def test_expected_speedup_follows_from_the_expected_records(decode):
+    expected = pd.read_csv(EXPECTED / "speedup.csv")
+    pd.testing.assert_frame_equal(table_speedup(decode), expected, check_dtype=False, rtol=1e-9)
+
+
+def test_a_changed_number_changes_the_readme(decode):
+    readme = f"text\n{BEGIN}\n{END}\nmore\n"
+    doubled = decode.assign(decode_ms=decode["decode_ms"].where(decode["method"] != "tfm", 2 * decode["decode_ms"]))
+    assert readme_with_results(readme, decode) != readme_with_results(readme, doubled)
+    assert readme_with_results(readme, decode).startswith("text\n")
+    assert readme_with_results(readme, decode).endswith("\nmore\n")
+
+
+def test_missing_markers_are_an_error(decode):
+    with pytest.raises(ValueError, match="README lacks"):
+        readme_with_results("no markers here", decode)

@@ -1,0 +1,126 @@
+"""The results of README.md, written from results/expected and kept between two markers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from tfm_bench.measure.files import write_text
+from tfm_bench.measure.records import read_decode_table
+from tfm_bench.report.acceptance import table_acceptance_ratio
+from tfm_bench.report.speedup import table_headline
+from tfm_bench.report.stage_times import table_stage_times
+from tfm_bench.report.tables import to_markdown
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+LABELS = {"ar": "AR", "dflash_chain": "DFlash chain", "ddtree": "DDTree", "tfm": "DFlash-TfM"}
+
+
+def readme_with_results(readme: str, decode: pd.DataFrame) -> str:
+    """README text with the part between the markers made anew. Raises ValueError when a marker is missing."""
+    head, begin, rest = readme.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"README lacks {BEGIN} or {END}")
+    return f"{head}{BEGIN}\n\n{results_section(decode)}\n{END}{tail}"
+
+
+def results_section(decode: pd.DataFrame) -> str:
+    """Where it was measured, the headline table, the accepted drafts and the stage times, in Markdown."""
+    first = decode.iloc[0]
+    prompts = decode[decode["split"] == "test"].groupby("dataset", sort=False)["prompt"].nunique()
+    counts = ", ".join(f"{count} {dataset}" for dataset, count in prompts.items())
+    where = (
+        f"Measured on {first['device']}, {first['threads']} threads, {first['dtype']}, "
+        f"{decode['measured_at'].min()[:10]}; {decode['repeat'].nunique()} processes per cell; test prompts: {counts}. "
+        "Brackets: 95 % interval, paired bootstrap over repeats and prompts."
+    )
+    return "\n".join(
+        [
+            f"{where}\n",
+            "Each method at the budget that was fastest on the dev prompts:\n",
+            to_markdown(headline_rows(decode)),
+            "Accepted drafts at equal verify width (16 rows, anchor included), all datasets together and math alone:\n",
+            to_markdown(acceptance_rows(decode)),
+            "Milliseconds per round by stage at the budgets of the first table, all datasets:\n",
+            to_markdown(stage_rows(decode)),
+        ]
+    )
+
+
+def headline_rows(decode: pd.DataFrame) -> pd.DataFrame:
+    """The headline table for reading: against AR, all prompts, one line per dataset, temperature and method."""
+    table = table_headline(decode)
+    shown = table[(table["baseline"] == "ar") & (table["prompt_selection"] == "all")]
+    return pd.DataFrame(
+        {
+            "dataset": shown["dataset"],
+            "T": shown["temperature"].map("{:g}".format),
+            "method": shown["method"].map(LABELS),
+            "budget": shown["budget"],
+            "acceptance length": shown["acceptance_length"],
+            "round (ms)": shown["round_time_ms"],
+            "tok/s": shown["tokens_per_second"].map("{:.0f}".format),
+            "speedup": with_interval(shown, "speedup"),
+            "lossless": fraction(shown["lossless_prompts"], shown["prompts"]),
+            "degenerate": fraction(shown["degenerate_prompts"], shown["prompts"]),
+        }
+    )
+
+
+def acceptance_rows(decode: pd.DataFrame) -> pd.DataFrame:
+    """Ratios of accepted drafts at the chain's own verify width."""
+    table = table_acceptance_ratio(decode)
+    same = table["verify_width"] == table["baseline_verify_width"]
+    shown = table[same & table["dataset"].isin(["all", "math"]) & (table["baseline_verify_width"] == 16)]
+    return pd.DataFrame(
+        {
+            "dataset": shown["dataset"],
+            "T": shown["temperature"].map("{:g}".format),
+            "method": shown["method"].map(LABELS),
+            "against": shown["baseline"].map(LABELS),
+            "accepted drafts": shown["accepted_drafts"],
+            "of the baseline": shown["baseline_accepted_drafts"],
+            "ratio": with_interval(shown, "accepted_drafts_ratio"),
+        }
+    )
+
+
+def stage_rows(decode: pd.DataFrame) -> pd.DataFrame:
+    """Stage times of the arms that the pooled headline shows."""
+    headline = table_headline(decode)
+    shown = headline[(headline["dataset"] == "all") & (headline["baseline"] == "ar")]
+    keys = ["temperature", "method", "budget", "expansion_width"]
+    stages = table_stage_times(decode).merge(shown[keys].drop_duplicates(), on=keys)
+    renamed = {column: column.removesuffix("_ms") for column in stages.columns if column.endswith("_ms")}
+    columns = ["draft_ms", "tree_ms", "verify_ms", "accept_ms", "commit_ms", "other_ms", "staged_round_ms"]
+    labelled = stages.assign(T=stages["temperature"].map("{:g}".format), method=stages["method"].map(LABELS))
+    return labelled[["T", "method", "budget", *columns]].rename(columns=renamed | {"staged_round_ms": "whole round"})
+
+
+def with_interval(table: pd.DataFrame, column: str) -> pd.Series:
+    """value [low, high], or a dash where there is none."""
+    values = zip(table[column], table[f"{column}_low"], table[f"{column}_high"], strict=True)
+    texts = ["–" if pd.isna(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in values]
+    return pd.Series(texts, index=table.index)
+
+
+def fraction(part: pd.Series, whole: pd.Series) -> pd.Series:
+    """part/whole as text."""
+    return part.astype(str) + "/" + whole.astype(str)
+
+
+def main() -> None:
+    """Rewrites README.md from results/expected/decode.csv."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser.add_argument("--decode", type=Path, default=Path("results/expected/decode.csv"))
+    arguments = parser.parse_args()
+    text = readme_with_results(arguments.readme.read_text(encoding="utf-8"), read_decode_table(arguments.decode))
+    write_text(arguments.readme, text)
+
+
+if __name__ == "__main__":
+    main()
