@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.gdn_tree.structure import TreeStructure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenTree:
     """A draft tree in topological order; node 0 is the anchor.
 

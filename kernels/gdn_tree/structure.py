@@ -12,7 +12,7 @@ from torch import Tensor
 CONV_WIDTH = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TreeStructure:
     """parents, depths [N] int64; ancestors [N, N] bool, row i marks i itself and every ancestor of i."""
 
