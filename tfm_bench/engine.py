@@ -220,7 +220,7 @@ class _Sequence:
 
     def _propose(self, anchor: int, clock: StageClock) -> TokenTree:
         if self.context is None or self.block is None:
-            return TokenTree.from_lists([anchor], [-1], [0.0], width=1)
+            return TokenTree.chain([anchor], [0.0])
         target, drafter = self.stack.target, self.stack.drafter
         self.block[0] = target.embed(torch.tensor([anchor]))[0]
         hidden = drafter.draft(self.context, self.block, self.state.length)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from kernels.gdn_tree.structure import TreeStructure
+from kernels.gdn_tree.structure import TreeStructure, chain_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,14 @@ class TokenTree:
             edge_logprobs=torch.tensor([*edge_logprobs, *[float("-inf")] * pad], dtype=torch.float32),
             size=size,
         )
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], edge_logprobs: Sequence[float]) -> TokenTree:
+        """Tree without branches, unpadded. Raises ValueError for no tokens or another number of log-probabilities."""
+        tree = cls.from_lists(tokens, range(-1, len(tokens) - 1), edge_logprobs, len(tokens))
+        # Chains and plain decoding must not pay every round for a structure that never changes.
+        tree.__dict__["structure"] = chain_structure(tree.width)
+        return tree
 
     @property
     def width(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -64,3 +64,9 @@ class TreeStructure:
             path.append(node)
             node = int(self.parents[node])
         return path[::-1]
+
+
+@lru_cache(maxsize=256)
+def chain_structure(nodes: int) -> TreeStructure:
+    """The tree without branches; one object per length, so that what kernels derive from it is derived once."""
+    return TreeStructure.from_parents(torch.arange(-1, nodes - 1))

@@ -147,3 +147,20 @@ def test_tensors_have_the_promised_types() -> None:
 def test_bad_lists_are_refused(tokens: list[int], parents: list[int], logprobs: list[float], width: int) -> None:
     with pytest.raises(ValueError, match=r"a tree needs|node 0 is the anchor"):
         TokenTree.from_lists(tokens, parents, logprobs, width)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16])
+def test_a_chain_is_the_tree_of_its_parents_and_shares_its_structure(nodes):
+    tokens, logprobs = list(range(nodes)), [-0.1 * i for i in range(nodes)]
+    chain = TokenTree.chain(tokens, logprobs)
+    plain = TokenTree.from_lists(tokens, range(-1, nodes - 1), logprobs, nodes)
+    assert torch.equal(chain.parents, plain.parents)
+    assert torch.equal(chain.edge_logprobs, plain.edge_logprobs)
+    assert torch.equal(chain.structure.ancestors, plain.structure.ancestors)
+    assert torch.equal(chain.structure.conv_taps, plain.structure.conv_taps)
+    assert TokenTree.chain(tokens, logprobs).structure is chain.structure
+
+
+def test_an_empty_chain_is_refused():
+    with pytest.raises(ValueError, match="1 to 0"):
+        TokenTree.chain([], [])

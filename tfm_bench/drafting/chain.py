@@ -18,12 +18,7 @@ def build_chain(anchor: int, draft_logits: Tensor, budget: int) -> TokenTree:
     logits = draft_logits[:budget].float()
     length = logits.shape[0]
     if length == 0:
-        return TokenTree.from_lists([anchor], [-1], [0.0], width=1)
+        return TokenTree.chain([anchor], [0.0])
     tokens = logits.argmax(-1, keepdim=True)
     logprobs = logits.log_softmax(-1).gather(-1, tokens)
-    return TokenTree.from_lists(
-        [anchor, *tokens.flatten().tolist()],
-        list(range(-1, length)),
-        [0.0, *logprobs.flatten().tolist()],
-        width=length + 1,
-    )
+    return TokenTree.chain([anchor, *tokens.flatten().tolist()], [0.0, *logprobs.flatten().tolist()])

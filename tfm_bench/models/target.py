@@ -7,7 +7,6 @@ of the layers, the attention mask and the cache. Prefill, plain decoding and tre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from kernels.gdn_tree import COMMIT, VERIFY
-from kernels.gdn_tree.structure import CONV_WIDTH, TreeStructure
+from kernels.gdn_tree.structure import CONV_WIDTH, TreeStructure, chain_structure
 from tfm_bench.errors import UserError
 from tfm_bench.models.cache import DEFAULT_EXTENT_STEP, EXTENT_STEP, TargetState, tree_mask
 from tfm_bench.models.linear import FusedLinear
@@ -150,7 +149,7 @@ class Target:
             raise ValueError(f"{tokens.shape[0]} tokens given; accepted are 1 to {state.max_length - state.length}")
         taps = []
         for piece in tokens.split(PREFILL_WIDTH):
-            stream, piece_taps = self._forward(state, piece, _chain(piece.shape[0]))
+            stream, piece_taps = self._forward(state, piece, chain_structure(piece.shape[0]))
             taps.append(piece_taps)
             self.commit(state, list(range(piece.shape[0])))
         hidden = self.norm(stream[-1:])
@@ -206,11 +205,6 @@ def structure_on(structure: TreeStructure, device: torch.device) -> TreeStructur
     moved = TreeStructure(*(x.to(device, non_blocking=True) for x in fields))
     moved.__dict__["conv_taps"] = structure.conv_taps.to(device, non_blocking=True)
     return moved
-
-
-@lru_cache(maxsize=PREFILL_WIDTH)
-def _chain(nodes: int) -> TreeStructure:
-    return TreeStructure.from_parents(torch.arange(-1, nodes - 1))
 
 
 def _checked_taps(tap_layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:
