@@ -11,12 +11,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tfm_bench.errors import UserError
-from tfm_bench.prompts.datasets import PACKAGED
+from tfm_bench.prompts.datasets import PACKAGED, packaged_file
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
 METHODS: tuple[Method, ...] = get_args(Method)
+STAGES = ("draft", "tree", "verify", "accept", "commit")
 TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
 SPLITS = ("dev", "test")
+STATE_STORING = ("level_recurrent", "node_recurrent")
 STACK_PARTS = ("target", "drafter", "weaver")
 NODES_PER_WEAVER_CALL = 16
 
@@ -39,8 +41,14 @@ class StackConfig(_Strict):
     path: str
     dtype: Literal["float32", "bfloat16"]
     gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"]
-    commit: Literal["replay", "fold"]
+    commit: Literal["replay", "fold", "select"]
     threads: Count
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.commit == "select" and self.gdn_verify not in STATE_STORING:
+            raise ValueError(f"commit: 'select' needs a gdn_verify that stores states: {' or '.join(STATE_STORING)}")
+        return self
 
 
 class PromptCounts(_Strict):
@@ -139,7 +147,7 @@ def cell_settings(
 
 
 def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
-    """Every file that a cell reads. Raises UserError for a missing checkpoint part or an unknown dataset."""
+    """Every file of the stack that a cell reads. Raises UserError for a missing part, dataset or package."""
     root = Path(stack.path)
     if not root.is_dir():
         raise UserError(
@@ -147,6 +155,7 @@ def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
         )
     files = [path for part in STACK_PARTS for path in _part_files(root / part)]
     if is_packaged(stack, dataset):
+        packaged_file(dataset)
         return [*map(str, files)]
     return [*map(str, files), str(_prompt_file(root / "prompts", dataset, split))]
 
@@ -161,11 +170,20 @@ def splits_of(stack: StackConfig, dataset: str) -> tuple[str, ...]:
     return ("test",) if is_packaged(stack, dataset) else SPLITS
 
 
+def require_dev_split(config: Config) -> None:
+    """Raises UserError when no dataset can choose the budgets."""
+    if not any("dev" in splits_of(config.stack, dataset) for dataset in config.datasets):
+        found = ", ".join(config.datasets)
+        raise UserError(f"datasets: found {found}; one with a dev split is needed to choose budgets on (math, for one)")
+
+
 def _part_files(folder: Path) -> list[Path]:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder / 'config.json'}: not there; a checkpoint in Hugging Face layout is accepted")
     if not [*folder.glob("*.safetensors"), *folder.glob("*.pth")]:
         raise UserError(f"{folder}: no weights found; model.safetensors is accepted")
+    if folder.name == "target" and not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder / 'tokenizer.json'}: not there; a target comes with its tokenizer")
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 

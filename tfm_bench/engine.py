@@ -15,18 +15,17 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from tfm_bench.config import METHODS, STAGES
 from tfm_bench.drafting.chain import build_chain
 from tfm_bench.drafting.ddtree import build_ddtree
-from tfm_bench.drafting.weaver_tree import WeaverRuntime, build_weaver_tree
+from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.errors import UserError
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
 from tfm_bench.models.target import Target, TargetOutput
+from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_files import load_weaver
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.sample_match import KeyedNoise, accept, draw
-
-METHODS = ("ar", "dflash_chain", "ddtree", "tfm")
-STAGES = ("draft", "tree", "verify", "accept", "commit")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Arm:
 class Generation:
     """What one prompt gave. tokens: everything emitted, the first token (drawn after prefill) and a stop id included.
 
-    accepted: accepted drafts of each round, before a stop id or the length limit cuts the last one. Times in
+    accepted: per round, tokens emitted less one; a stop id or the length limit may cut the last round short. Times in
     milliseconds: prefill_ms up to the first token, the drafter's context included; decode_ms the rounds after it;
     stage_ms, of a staged run, splits decode_ms into STAGES and "other".
     """
@@ -74,6 +73,16 @@ class Stack:
     tokenizer: PreTrainedTokenizerBase | None
     stop_ids: frozenset[int]
 
+    @property
+    def block_size(self) -> int:
+        """Rows that the drafter fills in one pass, the anchor's included."""
+        return self.drafter.config.block_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the target computes."""
+        return self.target.device
+
     @classmethod
     def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:
         """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit."""
@@ -86,9 +95,35 @@ class Stack:
             gdn_verify=gdn_verify,
             commit=commit,
         )
-        weaver = WeaverRuntime(load_weaver(directory / "weaver", kind), target.embedding, target.head.weight)
-        tokenizer = AutoTokenizer.from_pretrained(directory / "target")
-        return cls(directory.name, target, drafter, weaver, tokenizer, frozenset(target.stop_ids))
+        weaver = load_weaver(directory / "weaver", kind)
+        _check_fit(directory, target, drafter, weaver)
+        runtime = WeaverRuntime(weaver, target.embedding, target.head.weight)
+        tokenizer = _load_tokenizer(directory / "target")
+        return cls(directory.name, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
+
+
+def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver) -> None:
+    """Raises UserError for a drafter or Weaver that was made for another target."""
+    wanted = [
+        ("drafter", "hidden_size", drafter.config.hidden_size, target.hidden_size),
+        ("weaver", "d_model", weaver.config.d_model, target.hidden_size),
+        ("weaver", "d_embed", weaver.config.d_embed, target.hidden_size),
+    ]
+    for part, key, found, accepted in wanted:
+        if found != accepted:
+            raise UserError(f"{directory / part / 'config.json'}: {key} is {found}; the target's width is {accepted}")
+    mask = drafter.config.mask_token_id
+    if not 0 <= mask < target.vocab_size:
+        file = directory / "drafter" / "config.json"
+        raise UserError(f"{file}: mask_token_id is {mask}; the target has token ids 0 to {target.vocab_size - 1}")
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder / 'tokenizer.json'}: no tokenizer could be loaded ({reason})") from None
 
 
 @dataclass
@@ -145,7 +180,7 @@ def generate(
         raise UserError(f"found {len(prompt_ids)} prompt tokens and max_new_tokens {max_new_tokens}; 1 is the least")
     sequence = _Sequence(stack, arm, len(prompt_ids) + max_new_tokens)
     noise = KeyedNoise(seed)
-    clock = StageClock(staged, stack.target.device)
+    clock = StageClock(staged, stack.device)
     start = clock.now()
     tokens = [sequence.prefill(prompt_ids, temperature, noise)]
     accepted: list[int] = []
@@ -153,11 +188,12 @@ def generate(
     while not _finished(tokens, stack.stop_ids, max_new_tokens):
         clock.begin()
         emitted = sequence.round(tokens[-1], temperature, noise, clock)
-        accepted.append(len(emitted) - 1)
-        tokens += _up_to_stop(emitted, stack.stop_ids)
+        kept = _up_to_stop(emitted, stack.stop_ids)[: max_new_tokens - len(tokens)]
+        accepted.append(len(kept) - 1)
+        tokens += kept
     decode_ms = (clock.now() - after_prefill) * 1e3
     return Generation(
-        tokens=tokens[:max_new_tokens],
+        tokens=tokens,
         accepted=accepted,
         verify_width=sequence.verify_width,
         prefill_ms=(after_prefill - start) * 1e3,
@@ -184,7 +220,7 @@ class _Sequence:
     def __init__(self, stack: Stack, arm: Arm, length: int) -> None:
         self.stack, self.arm = stack, arm
         self.drafts = arm.method != "ar" and arm.budget > 0
-        horizon = stack.drafter.config.block_size - 1
+        horizon = stack.block_size - 1
         # Depth, not budget, bounds what the last round can emit beyond the limit.
         room = length + (horizon if self.drafts else 0)
         self.verify_width = 1
@@ -203,7 +239,7 @@ class _Sequence:
     def prefill(self, prompt_ids: Sequence[int], temperature: float, noise: KeyedNoise) -> int:
         """Commits the prompt and draws the first token, the anchor of the first round."""
         output = self.stack.target.prefill(self.state, torch.tensor(prompt_ids))
-        self._remember(output.taps, output.hidden[-1])
+        self._remember(output.taps, output.hidden[-1], start=0)
         return draw(output.logits[-1], temperature, noise, len(prompt_ids))
 
     def round(self, anchor: int, temperature: float, noise: KeyedNoise, clock: StageClock) -> list[int]:
@@ -231,23 +267,22 @@ class _Sequence:
         return tree
 
     def _commit(self, output: TargetOutput, path: list[int]) -> None:
+        start = self.state.length
         self.stack.target.commit(self.state, path)
         rows = torch.tensor(path, device=output.taps.device)
-        self._remember(output.taps.index_select(0, rows), output.hidden[path[-1]])
+        self._remember(output.taps.index_select(0, rows), output.hidden[path[-1]], start)
 
-    def _remember(self, taps: Tensor, hidden: Tensor) -> None:
-        """Feeds committed tokens to the drafter's context; hidden [H] belongs to the last of them."""
+    def _remember(self, taps: Tensor, hidden: Tensor, start: int) -> None:
+        """Feeds tokens committed from position `start` on to the drafter's context; hidden [H] is the last one's."""
         self.target_hidden = hidden
         if self.context is not None:
-            self.stack.drafter.append(self.context, taps, self.context.length)
+            self.stack.drafter.append(self.context, taps, start)
 
     def weaver_tree(self, anchor: int, hidden: Tensor, logits: Tensor) -> TokenTree:
         """Drafter hidden [D, H] and logits [D, V] -> the TfM tree."""
         assert self.target_hidden is not None, "prefill comes first"
-        runtime, arm = self.stack.weaver, self.arm
-        return build_weaver_tree(
-            runtime, anchor, self.target_hidden, hidden, logits, arm.budget, min(arm.expansion_width, arm.budget)
-        )
+        width = min(self.arm.expansion_width, self.arm.budget)
+        return self.stack.weaver.build(anchor, self.target_hidden, hidden, logits, self.arm.budget, width)
 
 
 _BUILDERS: dict[str, Callable[[_Sequence, int, Tensor, Tensor], TokenTree]] = {

@@ -1,6 +1,6 @@
 """Helper functions of the rules; no rule stands here."""
 
-from tfm_bench.config import cell_settings, splits_of, stack_files
+from tfm_bench.config import cell_settings, require_dev_split, splits_of, stack_files
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
@@ -17,13 +17,22 @@ def suite_outputs(suite):
 def raw_files(wildcards):
     """The records of every cell of a suite."""
     config = CONFIGS[wildcards.suite]
-    cells = [(split, dataset) for dataset in config.datasets for split in splits_of(config.stack, dataset)]
+    try:
+        require_dev_split(config)
+    except UserError as error:
+        sys.exit(str(error))
+    # Dev prompts choose budgets and carry no interval: one process is enough.
+    cells = [
+        (split, dataset, repeat)
+        for dataset in config.datasets
+        for split in splits_of(config.stack, dataset)
+        for repeat in range(config.repeats if split == "test" else 1)
+    ]
     return expand(
-        "results/{suite}raw/{cell[0]}.{cell[1]}.t{temperature}.r{repeat}.jsonl",
+        "results/{suite}raw/{cell[0]}.{cell[1]}.t{temperature}.r{cell[2]}.jsonl",
         suite=wildcards.suite,
         cell=cells,
         temperature=[f"{round(temperature * 100):03d}" for temperature in config.temperatures],
-        repeat=range(config.repeats),
     )
 
 

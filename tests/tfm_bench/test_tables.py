@@ -15,6 +15,7 @@ from tfm_bench.report.tables import escape_latex, to_latex, to_markdown, write_t
 # (method, budget, width): accepted drafts per round, milliseconds per round on dev and on test
 ARMS = {
     ("ar", 0, 0): (0, 10.0, 10.0),
+    ("dflash_chain", 8, 0): (1, 16.0, 16.0),
     ("dflash_chain", 15, 0): (1, 12.0, 12.0),
     ("ddtree", 8, 0): (1, 12.0, 12.0),
     ("ddtree", 64, 0): (2, 15.0, 15.0),

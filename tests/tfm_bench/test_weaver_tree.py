@@ -9,7 +9,7 @@ import torch
 from kernels.weaver.compile import load_library
 from tfm_bench.drafting import weaver_tree
 from tfm_bench.drafting.best_first import Node, grow_tree
-from tfm_bench.drafting.weaver_tree import WeaverRuntime, build_weaver_tree
+from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_config import WeaverConfig
 
@@ -101,7 +101,7 @@ def test_runtime_equals_scoring_of_whole_paths(make_runtime, seed, budget, width
     weaver, (tables, hidden) = random_weaver(seed), random_problem(seed)
     oracle = PathScorer(weaver, tables, hidden, 7, CONFIG.candidate_pool_size)
     expected = grow_tree(7, oracle, budget=budget, expansion_width=width, max_depth=DEPTHS)
-    tree = build_weaver_tree(make_runtime(weaver, *tables), 7, *hidden, budget, width)
+    tree = make_runtime(weaver, *tables).build(7, *hidden, budget, width)
     assert_same_tree(tree, expected)
     assert_well_formed(tree, budget, expected.size - 1)
 
@@ -217,3 +217,11 @@ def test_wrong_numbers_are_refused(make_runtime):
             runtime.build(7, *hidden, budget, width)
     with pytest.raises(ValueError, match="embeddings"):
         make_runtime(weaver, tables[0][:-1], tables[1])
+
+
+@pytest.mark.parametrize("row", [0, DEPTHS - 1])
+def test_nan_among_the_draft_logits_is_an_error_and_not_a_short_tree(make_runtime, row):
+    tables, (target_hidden, draft_hidden, draft_logits) = random_problem(0)
+    draft_logits[row, 3] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        make_runtime(random_weaver(0), *tables).build(7, target_hidden, draft_hidden, draft_logits, 8, 1)

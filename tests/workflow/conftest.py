@@ -53,6 +53,7 @@ def _make_stack(stack: Path) -> None:
         (stack / part).mkdir(parents=True)
         (stack / part / "config.json").write_text('{"block_size": 16}')
         (stack / part / "model.safetensors").write_text(part)
+    (stack / "target" / "tokenizer.json").write_text("{}")
     (stack / "prompts").mkdir()
     lines = [json.dumps({"id": f"p{i}", "text": f"prompt {i}", "kind": "text"}) for i in range(16)]
     for dataset in DATASETS:

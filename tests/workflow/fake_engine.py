@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-METHODS = ("ar", "dflash_chain", "ddtree", "tfm")
 DRAFTS_PER_ROUND = {"ar": 0, "dflash_chain": 1, "ddtree": 2, "tfm": 3}
 ROUND_MS = {"ar": 10.0, "dflash_chain": 12.0, "ddtree": 15.0, "tfm": 16.0}
 STAGES = ("draft", "tree", "verify", "accept", "commit", "other")
@@ -36,10 +35,18 @@ class Tokenizer:
 
 
 @dataclass
+class Weaver:
+    implementation: str = "fake"
+
+
+@dataclass
 class Stack:
     name: str
     tokenizer: Tokenizer
     stop_ids: list[int]
+    block_size: int = 16
+    device: str = "cpu"
+    weaver: Weaver = field(default_factory=lambda: Weaver())
 
     @classmethod
     def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:

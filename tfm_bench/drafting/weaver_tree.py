@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -72,10 +74,13 @@ class WeaverRuntime:
         """Tree of `budget` nodes, padded to width budget + 1, in ceil(budget / expansion_width) Weaver calls.
 
         target_hidden [H] at the last committed position and draft_hidden [D, H], after the final norms;
-        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted.
+        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted. Raises ValueError for NaN among the
+        logits, a negative budget and a width below 1.
         """
         if budget < 0 or expansion_width < 1:
             raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
+        if budget and math.isnan(draft_logits.max().item()):
+            raise ValueError("draft logits hold NaN")
         depths = min(draft_hidden.shape[0], self.weaver.config.K)
         draft_hidden, draft_logits = draft_hidden[:depths], draft_logits[:depths].float()
         if self._compiled is None:
@@ -91,19 +96,6 @@ class WeaverRuntime:
                 width=expansion_width,
             )
         )
-
-
-def build_weaver_tree(
-    runtime: WeaverRuntime,
-    anchor: int,
-    target_hidden: Tensor,
-    draft_hidden: Tensor,
-    draft_logits: Tensor,
-    budget: int,
-    expansion_width: int,
-) -> TokenTree:
-    """`WeaverRuntime.build` under the name that the other drafting methods follow."""
-    return runtime.build(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
 
 
 class TorchExpansion:

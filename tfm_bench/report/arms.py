@@ -73,3 +73,15 @@ def groups_of(decode: pd.DataFrame, *, pooled: bool) -> Iterator[tuple[float, st
             yield float(temperature), str(dataset), rows
         if pooled:
             yield float(temperature), ALL_DATASETS, at_temperature
+
+
+def selections_of(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The group as it is ("all") and, where some prompt is flagged and some is not, without the flagged prompts."""
+    flagged = group.groupby(["dataset", "prompt"])["degenerate"].transform("any")
+    partly = flagged.any() and not flagged.all()
+    return [("all", group), *([("not_degenerate", group[~flagged])] if partly else [])]
+
+
+def degenerate_prompts(group: pd.DataFrame) -> int:
+    """Distinct prompts whose text is a loop."""
+    return len(group.loc[group["degenerate"], ["dataset", "prompt"]].drop_duplicates())

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tfm_bench.errors import UserError
 from tfm_bench.measure.statistics import ratio, ratio_interval
-from tfm_bench.report.arms import ALL_DATASETS, ArmData, arms_of, groups_of
+from tfm_bench.report.arms import ALL_DATASETS, ArmData, arms_of, degenerate_prompts, groups_of, selections_of
 
 VERSION = 1
 COLUMNS = [
@@ -48,7 +48,7 @@ def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
     for temperature, dataset, group in groups_of(_split(decode, "test"), pooled=True):
         dev = dev_groups.get((temperature, dataset), dev_groups[temperature, ALL_DATASETS])
         chosen = _fastest(arms_of(dev))
-        for selection, selected in _selections(group):
+        for selection, selected in selections_of(group):
             rows += _headline_rows(selected, chosen, dataset, temperature, selection)
     return pd.DataFrame(rows, columns=HEADLINE_COLUMNS)
 
@@ -57,8 +57,7 @@ def _headline_rows(
     group: pd.DataFrame, chosen: dict[str, tuple[int, int]], dataset: str, temperature: float, selection: str
 ) -> list[dict[str, Any]]:
     arms = {arm.method: arm for arm in arms_of(group) if chosen[arm.method] == (arm.budget, arm.expansion_width)}
-    flagged = group.loc[group["degenerate"], ["dataset", "prompt"]].drop_duplicates()
-    extra = {"degenerate_prompts": len(flagged), "prompt_selection": selection, "chosen_on": "dev"}
+    extra = {"degenerate_prompts": degenerate_prompts(group), "prompt_selection": selection, "chosen_on": "dev"}
     pairs = [(method, "ar") for method in arms]
     pairs += [(method, baseline) for method in arms for baseline in BASELINES.get(method, ()) if baseline in arms]
     return [
@@ -67,20 +66,10 @@ def _headline_rows(
     ]
 
 
-def _selections(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The group as it is, and, where some prompt is flagged and some is not, without the flagged prompts."""
-    flagged = group.groupby(["dataset", "prompt"])["degenerate"].transform("any")
-    partly = flagged.any() and not flagged.all()
-    return [("all", group), *([("not_degenerate", group[~flagged])] if partly else [])]
-
-
 def _fastest(arms: list[ArmData]) -> dict[str, tuple[int, int]]:
-    """Per method the (budget, expansion width) with most tokens per second."""
-    best: dict[str, ArmData] = {}
-    for arm in arms:
-        if arm.method not in best or arm.speed().value() > best[arm.method].speed().value():
-            best[arm.method] = arm
-    return {method: (arm.budget, arm.expansion_width) for method, arm in best.items()}
+    """Per method the (budget, expansion width) with most tokens per second, lossless ones first."""
+    ranked = sorted(arms, key=lambda arm: (arm.may_claim_speed, arm.speed().value()))
+    return {arm.method: (arm.budget, arm.expansion_width) for arm in ranked}
 
 
 def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> dict[str, Any]:

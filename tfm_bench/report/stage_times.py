@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tfm_bench.measure.records import STAGES
+from tfm_bench.config import STAGES
 from tfm_bench.report.arms import ARM_COLUMNS
 
 VERSION = 1
-STAGE_COLUMNS = [f"{stage}_ms" for stage in STAGES]
+STAGE_COLUMNS = [f"{stage}_ms" for stage in (*STAGES, "other")]
 KEYS = ["stack", "temperature", *ARM_COLUMNS, "verify_width"]
 
 

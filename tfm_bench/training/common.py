@@ -26,9 +26,10 @@ Batch = TypeVar("Batch")
 
 
 def encoded_documents(
-    tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
+    tokenizer: PreTrainedTokenizerFast, seed: int, output: Path
 ) -> dict[str, dict[str, list[Encoded]]]:
-    """domain -> split -> (ids, prompt length) of every document; kept in `cache` because the sources take a minute."""
+    """domain -> split -> (ids, prompt length) of every document, kept in output/state: the sources take a minute."""
+    cache = output / "state" / f"documents-{fingerprint(output / 'target' / 'tokenizer.json')}-{seed}.json"
     if not cache.exists():
         table = {domain: encode_splits(tokenizer, list(documents(domain, MATH_COUNT, seed))) for domain in DOMAINS}
         write_text(cache, json.dumps(table))
@@ -74,7 +75,7 @@ def warmup_stable_decay(step: int, steps: int, warmup: int = 40, decay_share: fl
 
 
 def optimizers(module: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, norms and other vectors."""
+    """Muon for matrices, AdamW for vectors and for what maps from or to the vocabulary (embed, lm_head in the name)."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
     chosen = {id(p) for p in matrices}

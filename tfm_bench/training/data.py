@@ -1,8 +1,8 @@
 """Training and evaluation documents of the tiny stack, made from pinned packages only.
 
-Three domains, each split into train, dev and test by a content hash:
-- math: worked word problems of reasoning-gym's gsm_symbolic generator (Apache-2.0). The hash is of the question, so
-  the splits hold different problems of the same templates.
+Three domains, each split into train, dev and test by a hash of the prompt:
+- math: worked word problems of reasoning-gym's gsm_symbolic generator (Apache-2.0). The splits hold different
+  questions of the same templates.
 - code: functions and classes of CPython's standard library (PSF licence), split by function.
 - chat: questions about documented objects, answered by their docstrings (CPython: PSF; numpy, pandas, scipy, sympy,
   networkx, torch: BSD-3-Clause), split by object.
@@ -75,8 +75,8 @@ def standard_library_files() -> list[Path]:
 def package_files(package: str) -> list[Path]:
     """Python files that the installed distribution `package` lists, tests left out, in a fixed order."""
     listed = importlib.metadata.files(package) or []
-    files = [Path(str(entry.locate())) for entry in listed if entry.suffix == ".py" and entry.parts[0] == package]
-    return sorted(path for path in files if not SKIPPED_FOLDERS & set(path.parts) - {"site-packages"})
+    own = [entry for entry in listed if entry.suffix == ".py" and entry.parts[0] == package]
+    return sorted(Path(str(entry.locate())) for entry in own if not SKIPPED_FOLDERS & set(entry.parts))
 
 
 def definitions(path: Path) -> Iterator[tuple[str, str, ast.FunctionDef | ast.ClassDef]]:
@@ -157,10 +157,15 @@ def documents(domain: str, math_count: int, seed: int) -> Iterator[Document]:
 
 
 def write_prompts(directory: Path, by_domain: dict[str, list[Document]], limit: int) -> None:
-    """Writes <domain>.<split>.jsonl with the first `limit` documents of dev and test in order of their id."""
+    """Writes <domain>.<split>.jsonl: of dev and test the first `limit` documents in order of their id.
+
+    Different questions can have the same answer; those whose answer stands in train are left out.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for domain, items in by_domain.items():
+        seen = {item.answer for item in items if item.split == "train"}
         for split in ("dev", "test"):
-            chosen = sorted((item for item in items if item.split == split), key=lambda item: item.id)[:limit]
+            unseen = [item for item in items if item.split == split and item.answer not in seen]
+            chosen = sorted(unseen, key=lambda item: item.id)[:limit]
             lines = [json.dumps({"id": item.id, "kind": item.kind, "text": item.prompt}) for item in chosen]
             (directory / f"{domain}.{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -134,7 +134,7 @@ def main() -> None:
         loss_of=lambda batch: drafter_loss(drafter, text, batch),
         steps=arguments.steps,
         learning_rate=3e-3,
-        state_path=arguments.output / "state" / f"drafter-{mark}-{arguments.steps}.pt",
+        state_path=arguments.output / "state" / f"drafter-{mark}-{arguments.seed}-{arguments.steps}.pt",
     )
     trainer.run()
     acceptance = chain_acceptance(drafter, text)

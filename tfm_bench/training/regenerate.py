@@ -118,12 +118,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     generator = np.random.default_rng(arguments.seed)
-    state = arguments.output / "state"
     tokenizer = AutoTokenizer.from_pretrained(arguments.output / "target")
     model = Qwen3_5ForCausalLM.from_pretrained(arguments.output / "target", dtype=torch.float32).eval()
     sequences_path, features_path = regenerated_files(arguments.output)
     if not sequences_path.exists():
-        documents = encoded_documents(tokenizer, arguments.seed, state / "documents.json")
+        documents = encoded_documents(tokenizer, arguments.seed, arguments.output)
         sequences = regenerate(model, chosen_prompts(documents, generator), generator, log)
         write_text(sequences_path, json.dumps(sequences))
     if not features_path.exists():

@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from tfm_bench.training.common import Encoded, Trainer, encoded_documents, packed_row, shuffled, write_report
+from tfm_bench.training.common import (
+    Encoded,
+    Trainer,
+    encoded_documents,
+    fingerprint,
+    packed_row,
+    shuffled,
+    write_report,
+)
 from tfm_bench.training.tokenizer import END_OF_TEXT, TURN_END
 
 ROW_LENGTH = 256
@@ -116,15 +124,16 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.output / "target")
-    documents = encoded_documents(tokenizer, arguments.seed, arguments.output / "state" / "documents.json")
+    documents = encoded_documents(tokenizer, arguments.seed, arguments.output)
     model = Qwen3_5ForCausalLM(target_config(arguments.size, tokenizer)).train()
+    mark = fingerprint(arguments.output / "target" / "tokenizer.json")
     trainer = Trainer(
         model,
         batch_of=lambda step: batch(documents, arguments.seed, step),
         loss_of=lambda rows: weighted_loss(model, *rows),
         steps=arguments.steps,
         learning_rate=3e-3,
-        state_path=arguments.output / "state" / f"target-{arguments.size}-{arguments.steps}.pt",
+        state_path=arguments.output / "state" / f"target-{mark}-{arguments.seed}-{arguments.size}-{arguments.steps}.pt",
     )
     compile_layers(model, *batch(documents, arguments.seed, 0))
     trainer.run()

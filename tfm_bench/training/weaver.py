@@ -115,7 +115,7 @@ def train(
         loss_of=loss_of,
         steps=steps,
         learning_rate=2e-3,
-        state_path=output / "state" / f"weaver-{mark}-{form}-{steps}.pt",
+        state_path=output / "state" / f"weaver-{mark}-{seed}-{form}-{steps}.pt",
     )
     trainer.run()
     return trainer

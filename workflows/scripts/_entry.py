@@ -22,5 +22,6 @@ def entry(log: str) -> Iterator[None]:
         sys.exit(f"error: {error}")
     except Exception as error:
         Path(log).write_text(traceback.format_exc(), encoding="utf-8")
-        sys.exit(f"error: {type(error).__name__}: {error} (traceback in {log})")
+        reason = (str(error).splitlines() or [""])[0]
+        sys.exit(f"error: {type(error).__name__}: {reason} (traceback in {log})")
     Path(log).touch()

@@ -243,3 +243,10 @@ def test_full_attention_matches_transformers():
         expected = reference(noise_embeds=embeddings, context_hidden_states=features).last_hidden_state
     actual = drafter(features, embeddings, context, positions, block_masks(anchors, 9, config))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "yarn", "rope_theta": 1e4}, {"partial_rotary_factor": 0.25}])
+def test_rotary_forms_that_are_not_built_are_refused(rope):
+    values = published(rope_parameters=rope)
+    with pytest.raises(UserError, match="rope_parameters"):
+        DFlashConfig.from_dict(values)

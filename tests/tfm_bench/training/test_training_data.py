@@ -1,6 +1,7 @@
 """Documents of the tiny stack: splits by content, prompts and answers that join to the source."""
 
 import ast
+import json
 
 import pytest
 
@@ -82,7 +83,17 @@ def test_chat_answers_are_whole_paragraphs_before_the_examples(source_file, monk
 
 
 def test_prompts_are_written_for_dev_and_test_only(tmp_path):
-    items = [Document("math", "chat", f"question {i}", "answer") for i in range(2000)]
+    items = [Document("math", "chat", f"question {i}", f"answer {i}") for i in range(2000)]
     data.write_prompts(tmp_path, {"math": items}, limit=5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["math.dev.jsonl", "math.test.jsonl"]
     assert len((tmp_path / "math.dev.jsonl").read_text().splitlines()) == 5
+
+
+def test_prompts_whose_answer_stands_in_train_are_left_out(tmp_path):
+    items = [Document("math", "chat", f"question {i}", f"answer {i % 900}") for i in range(2000)]
+    data.write_prompts(tmp_path, {"math": items}, limit=100)
+    trained = {item.answer for item in items if item.split == "train"}
+    answers = {item.prompt: item.answer for item in items}
+    texts = [json.loads(line)["text"] for line in (tmp_path / "math.test.jsonl").read_text().splitlines()]
+    assert texts
+    assert not {answers[text] for text in texts} & trained

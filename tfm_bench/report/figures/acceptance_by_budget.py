@@ -12,7 +12,7 @@ from tfm_bench.measure.statistics import rate_interval
 from tfm_bench.report.arms import arms_of, groups_of
 from tfm_bench.report.style import METHOD_STYLES, house_style, label_lines, new_figure
 
-VERSION = 1
+VERSION = 2
 
 
 def plotted_acceptance(decode: pd.DataFrame) -> pd.DataFrame:
@@ -64,8 +64,11 @@ def _panel(axes: Axes, data: pd.DataFrame) -> None:
         _line(axes, str(method), rows["budget"].to_list(), rows)
         ends.append((float(budgets[-1]), float(rows["acceptance_length"].iloc[-1]), str(method)))
     if len(chain) and budgets:
-        _line(axes, "dflash_chain", [budgets[0], budgets[-1]], pd.concat([chain, chain]), marker="")
-        ends.append((float(budgets[-1]), float(chain["acceptance_length"].iloc[0]), "dflash_chain"))
+        _line(axes, "dflash_chain", chain["budget"].to_list(), chain)
+        # Beyond its block the chain has no more to draft: the line goes on level.
+        last = chain.iloc[[-1, -1]]
+        _line(axes, "dflash_chain", [int(last["budget"].iloc[0]), budgets[-1]], last, marker="")
+        ends.append((float(budgets[-1]), float(last["acceptance_length"].iloc[0]), "dflash_chain"))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(budgets))
     axes.xaxis.set_minor_locator(NullLocator())
