@@ -113,7 +113,7 @@ def answer_loss(model: Qwen3_5ForCausalLM, items: list[Encoded], rows: int = 48)
 
 
 def main() -> None:
-    """Trains and writes --output/target (bf16 weights); state in --output/state/target-SIZE.pt."""
+    """Trains and writes --output/target (bf16 weights); a killed run resumes from --output/state."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
