@@ -100,6 +100,13 @@ def test_stage_times_come_from_a_second_run_of_the_reported_split(cells, stack_f
         assert all(record.stage_ms is None for record in read_records(stack_folder / "other.jsonl"))
 
 
+def test_stage_times_are_of_the_first_prompts(cells, stack_folder, monkeypatch):
+    monkeypatch.setattr(cells, "STAGED_PROMPTS", 2)
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    staged = {record.prompt for record in read_records(stack_folder / "cell.jsonl") if record.stage_ms}
+    assert staged == {0, 1}
+
+
 def test_order_is_mirrored_within_pairs_and_rotated_between_them(cells):
     arms = list("abcd")
     orders = ["".join(cells.arm_order(arms, prompt, 0)) for prompt in range(8)]

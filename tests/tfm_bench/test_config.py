@@ -98,7 +98,9 @@ def test_a_cell_sees_only_its_slice():
     place = {"split": "test", "dataset": "math", "temperature_hundredths": 70, "repeat": 1}
     settings = cell_settings(config, **place)
     assert (settings.temperature, settings.prompts) == (0.7, config.prompts.test)
-    other = load_config(DEFAULTS | {"datasets": ["math"], "repeats": 9, "prompts": {"dev": 99, "test": 16}})
+    other = load_config(
+        DEFAULTS | {"datasets": ["math"], "repeats": 9, "prompts": {"dev": 99, "test": config.prompts.test}}
+    )
     assert cell_settings(other, **place) == settings
     assert cell_settings(load_config(DEFAULTS | {"seed": 1}), **place) != settings
 

