@@ -1,3 +1,4 @@
+import shlex
 import sys
 from pathlib import Path
 
@@ -7,6 +8,9 @@ from tfm_bench.config import load_config, read_yaml
 from tfm_bench.errors import UserError
 
 min_version("9.27")
+
+# The script directive puts the interpreter's path into a shell command as it stands: blanks in it need quotes.
+sys.executable = shlex.quote(sys.executable)
 
 DEFAULTS = Path("config/default.yaml")
 SMOKE = Path("config/smoke.yaml")
