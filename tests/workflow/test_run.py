@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from tfm_bench.measure.versions import family_version
+
 TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_stage_times")
 FIGURES = ("figure_speedup_by_dataset", "figure_acceptance_by_budget")
 EVERYTHING = {"decode_cell": 2, **dict.fromkeys(("decode_table", *TABLES, *FIGURES, "smoke"), 1)}
@@ -66,11 +68,12 @@ def test_a_second_run_does_nothing(finished, plan):
 
 def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(finished, plan):
     figure = finished / "tfm_bench/report/figures/acceptance_by_budget.py"
-    with edited(figure, "VERSION = 1", "VERSION = 1  # as good as ever"):
+    version = f"VERSION = {family_version('report.figures.acceptance_by_budget')}"
+    with edited(figure, version, f"{version}  # as good as ever"):
         assert jobs(plan) == {}
     with edited(finished / "environment.yml", "numpy>=2.2", "numpy>=2.3"):
         assert jobs(plan) == {}
-    with edited(figure, "VERSION = 1", "VERSION = 2"):
+    with edited(figure, version, f"{version}1"):
         assert jobs(plan) == {"figure_acceptance_by_budget": 1, "smoke": 1}
 
 
