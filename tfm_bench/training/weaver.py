@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--pilot-steps", type=int, default=250)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
