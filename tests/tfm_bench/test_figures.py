@@ -21,12 +21,14 @@ def headline() -> pd.DataFrame:
         {
             **{"stack": "tiny", "dataset": dataset, "temperature": temperature, "method": method, "budget": 16},
             **{"expansion_width": 0, "prompts": 16, "baseline": baseline, "prompt_selection": selection},
-            **{"speedup": 1.0 + rank, "speedup_low": 0.9 + rank, "speedup_high": 1.2 + rank},
+            "degenerate_prompts": int(selection == "all" and dataset == "code"),
+            **{"speedup": 1.0 + rank + (selection == "all") / 2, "speedup_low": 0.9 + rank, "speedup_high": 1.2 + rank},
         }
         for dataset, temperature, (rank, method) in itertools.product(
             ("math", "code", "all"), (0.0, 1.0), enumerate(METHODS)
         )
         for baseline, selection in (("ar", "all"), ("ddtree", "all"), ("ar", "not_degenerate"))
+        if dataset == "code" or selection == "all"
     ]
     return pd.DataFrame(rows)
 
@@ -39,6 +41,7 @@ def decode() -> pd.DataFrame:
             **{"stack": "tiny", "split": split, "dataset": dataset, "temperature": temperature, "repeat": repeat},
             **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "verify_width": budget + 1},
             **{"rounds": 10, "accepted_drafts_sum": 10 * ACCEPTED[method] + prompt * budget // 16},
+            **{"degenerate": False, "lossless": True},
             **{"dtype": "float32", "device": "Some CPU", "threads": 2, "measured_at": "2026-11-30T08:00:00+00:00"},
         }
         for split, dataset, temperature, repeat, prompt, (method, budget) in places

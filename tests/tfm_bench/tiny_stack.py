@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
 
+from tests.tfm_bench.models.tiny_drafters import make_config
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.engine import Stack
 from tfm_bench.models.dflash import DFlashDrafter
-from tfm_bench.models.dflash_config import DFlashConfig
+from tfm_bench.models.dflash_config import FULL
 from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.target import Target
 from tfm_bench.models.weaver import Weaver
@@ -45,19 +46,8 @@ def random_stack(kind="hybrid", gdn_verify="fused", commit="replay"):
     """Target, drafter and Weaver that know nothing of each other: lossless all the same."""
     target = Target(random_target(kind), tap_layer_ids=[0, 1], gdn_verify=gdn_verify, commit=commit)
     torch.manual_seed(5)
-    config = DFlashConfig(
-        hidden_size=HIDDEN,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        rms_norm_eps=1e-6,
-        rope_theta=1e4,
-        block_size=BLOCK,
-        mask_token_id=1,
-        target_layer_ids=(0, 1),
-        layer_types=("full_attention",),
+    config = make_config(
+        (FULL,), hidden_size=HIDDEN, num_key_value_heads=1, block_size=BLOCK, mask_token_id=1, sliding_window=None
     )
     drafter = DrafterRuntime(DFlashDrafter(config).requires_grad_(False))
     weaver = Weaver(

@@ -75,11 +75,20 @@ def groups_of(decode: pd.DataFrame, *, pooled: bool) -> Iterator[tuple[float, st
             yield float(temperature), ALL_DATASETS, at_temperature
 
 
+def not_degenerate(group: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the prompts whose text is no loop under any arm; may be empty."""
+    return group[~group.groupby(["dataset", "prompt"])["degenerate"].transform("any")]
+
+
 def selections_of(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The group as it is ("all") and, where some prompt is flagged and some is not, without the flagged prompts."""
-    flagged = group.groupby(["dataset", "prompt"])["degenerate"].transform("any")
-    partly = flagged.any() and not flagged.all()
-    return [("all", group), *([("not_degenerate", group[~flagged])] if partly else [])]
+    clean = not_degenerate(group)
+    return [("all", group), *([("not_degenerate", clean)] if 0 < len(clean) < len(group) else [])]
+
+
+def clean_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table that rest on no flagged prompt; where all prompts of a group are flagged there is none."""
+    return table[table["degenerate_prompts"] == 0]
 
 
 def degenerate_prompts(group: pd.DataFrame) -> int:

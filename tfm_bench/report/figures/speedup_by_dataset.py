@@ -7,9 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tfm_bench.report.arms import clean_rows
 from tfm_bench.report.style import METHOD_STYLES, house_style, new_figure
 
-VERSION = 1
+VERSION = 2
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "prompts"],
     *["speedup", "speedup_low", "speedup_high"],
@@ -18,9 +19,9 @@ GROUP_WIDTH = 0.8
 
 
 def plotted_speedups(headline: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the headline table that the figure shows, and nothing else."""
-    shown = (headline["baseline"] == "ar") & (headline["prompt_selection"] == "all")
-    return headline.loc[shown, COLUMNS].reset_index(drop=True)
+    """The rows of the headline table that the figure shows: over AR, and on prompts whose text is no loop."""
+    clean = clean_rows(headline)
+    return clean.loc[clean["baseline"] == "ar", COLUMNS].reset_index(drop=True)
 
 
 def figure_speedup_by_dataset(data: pd.DataFrame, note: str) -> Figure:
