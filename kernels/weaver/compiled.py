@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from kernels.weaver.compile import load_library
+from kernels.compile import load_library
 
+SOURCE = Path(__file__).with_name("weaver_tree.cpp")
 LANES = 16
 BLOCK = "blocks.0."
 AFFINES = ("output_norm", "proposal_in", "norm_attn", "qkv", "o_proj", "norm_mlp", "fc1", "fc2", "out_norm")
@@ -34,6 +36,11 @@ class DraftInputs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("anchor", "depths", "budget", "width")),
         *((name, ctypes.c_void_p) for name in ("target_hidden", "draft_hidden", "draft_logits")),
     )
+
+
+def weaver_library() -> ctypes.CDLL | None:
+    """The compiled tree builder; None, and a warning once, where it cannot be built."""
+    return load_library(SOURCE)
 
 
 def supports(state: Mapping[str, Tensor]) -> bool:
@@ -61,7 +68,7 @@ class CompiledWeaverTree:
         pool_size: int,
         children: int,
     ) -> None:
-        library = load_library()
+        library = weaver_library()
         if library is None:
             raise RuntimeError("the Weaver tree was not compiled on this machine")
         self._function = library.weaver_tree

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from kernels.gdn_tree import VERIFY
+from kernels.gdn_tree import TORCH
 from tests.tfm_bench.tiny_stack import SHIPPED, VOCAB, random_stack, random_target, shipped_stack
 from tfm_bench.config import METHODS, STAGES, STATE_STORING
 from tfm_bench.engine import Arm, Stack, generate
@@ -21,7 +21,7 @@ EDGE_ARMS = [
     for method, width in (("dflash_chain", 0), ("ddtree", 0), ("tfm", 3))
     for budget in (0, 1, 7, 8, 300)
 ]
-GDN_MODES = [(verify, commit) for verify in VERIFY for commit in ("replay", "fold")]
+GDN_MODES = [(verify, commit) for verify in TORCH.verify for commit in ("replay", "fold")]
 GDN_MODES += [(verify, "select") for verify in STATE_STORING]
 LONG_ARMS = [Arm("dflash_chain", 15), Arm("ddtree", 16), Arm("tfm", 32, 2)]
 # Budget 9 decodes greedily, the others sample.

@@ -1,12 +1,15 @@
-"""Weaver trees: both runtimes against teacher-forced scoring of whole paths, and against closed cases."""
+"""Weaver trees: all runtimes against teacher-forced scoring of whole paths, and against closed cases."""
 
+import copy
 import math
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kernels.weaver.compile import load_library
+from kernels.weaver.compiled import weaver_library
 from tfm_bench.drafting import weaver_tree
 from tfm_bench.drafting.best_first import Node, grow_tree
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
@@ -35,15 +38,35 @@ def assert_well_formed(tree, budget: int, available: int) -> None:
     assert len({path_of(tree, i) for i in range(tree.size)}) == tree.size
 
 
-@pytest.fixture(params=["compiled", "torch"])
-def make_runtime(request):
+@pytest.fixture(params=["compiled", "torch", "triton"])
+def make_runtime(request, monkeypatch):
     """Builds a runtime whose implementation is the one asked for."""
-    if request.param == "compiled" and load_library() is None:
+    if request.param == "compiled" and weaver_library() is None:
         pytest.skip("no C++ compiler here")
+    if request.param == "triton":
+        return triton_maker(monkeypatch)
 
     def make(weaver, embedding, head, **options):
         runtime = WeaverRuntime(weaver, embedding, head, compiled=request.param == "compiled", **options)
         assert runtime.implementation == request.param
+        return runtime
+
+    return make
+
+
+def triton_maker(monkeypatch):
+    """Triton on a GPU, with the tensors of a round moved there; without one, on the CPU in Triton's interpreter."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            pytest.skip("Triton needs a GPU or its interpreter")
+        monkeypatch.setattr(weaver_tree, "runs_in_triton", lambda weaver: weaver.config.num_layers == 1)
+
+    def make(weaver, embedding, head, **options):
+        runtime = WeaverRuntime(copy.deepcopy(weaver).to(device), embedding.to(device), head.to(device), **options)
+        assert runtime.implementation == "triton"
+        build = runtime.build
+        runtime.build = lambda *args: build(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in args))
         return runtime
 
     return make
@@ -95,8 +118,11 @@ def assert_same_tree(tree, expected) -> None:
     assert tree.edge_logprobs[size:].tolist() == [-math.inf] * (tree.width - size)
 
 
+RUNTIMES = [(name, seed) for name, seeds in (("compiled", 8), ("torch", 8), ("triton", 1)) for seed in range(seeds)]
+
+
 @pytest.mark.parametrize(("budget", "width"), [(0, 1), (1, 1), (16, 1), (30, 4), (40, 10)])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("make_runtime", "seed"), RUNTIMES, indirect=["make_runtime"])
 def test_runtime_equals_scoring_of_whole_paths(make_runtime, seed, budget, width):
     weaver, (tables, hidden) = random_weaver(seed), random_problem(seed)
     oracle = PathScorer(weaver, tables, hidden, 7, CONFIG.candidate_pool_size)
@@ -108,7 +134,7 @@ def test_runtime_equals_scoring_of_whole_paths(make_runtime, seed, budget, width
 
 @pytest.mark.parametrize("seed", range(3))
 def test_compiled_equals_torch_at_the_sizes_of_the_tiny_stack(seed):
-    if load_library() is None:
+    if weaver_library() is None:
         pytest.skip("no C++ compiler here")
     torch.manual_seed(seed)
     weaver = Weaver(WeaverConfig(256, 256, 128, 1, 4, 256, 15, 512)).requires_grad_(False)
@@ -133,8 +159,24 @@ def test_other_weavers_run_in_torch(changes):
     assert_same_tree(runtime.build(7, *hidden, 20, 3), expected)
 
 
+def test_v2_runs_in_triton_too(monkeypatch):
+    make = triton_maker(monkeypatch)
+    weaver, (tables, hidden) = random_weaver(3, activation="swiglu"), random_problem(3)
+    oracle = PathScorer(weaver, tables, hidden, 7, CONFIG.candidate_pool_size)
+    expected = grow_tree(7, oracle, budget=12, expansion_width=3, max_depth=DEPTHS)
+    assert_same_tree(make(weaver, *tables).build(7, *hidden, 12, 3), expected)
+
+
+@pytest.mark.parametrize(("layers", "on_cuda"), [(1, False), (2, True), (1, True)])
+def test_triton_is_for_one_layer_on_a_gpu(layers, on_cuda):
+    pytest.importorskip("triton")
+    weight = SimpleNamespace(is_cuda=on_cuda)
+    weaver = SimpleNamespace(lm_head_query_in=SimpleNamespace(weight=weight), config=SimpleNamespace(num_layers=layers))
+    assert weaver_tree.runs_in_triton(weaver) is (on_cuda and layers == 1)
+
+
 def test_without_a_library_torch_takes_over(monkeypatch):
-    monkeypatch.setattr(weaver_tree, "load_library", lambda: None)
+    monkeypatch.setattr(weaver_tree, "weaver_library", lambda: None)
     runtime = WeaverRuntime(random_weaver(0), *random_problem(0)[0])
     assert runtime.implementation == "torch"
 

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.weaver.candidates import best_children, ordered_topk
-from kernels.weaver.compile import load_library
-from kernels.weaver.compiled import CompiledWeaverTree, supports
+from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 from tfm_bench.drafting.best_first import Children, Node, grow_tree
+from tfm_bench.models.layers import rotary_rows
 from tfm_bench.models.weaver import NodeCache, Weaver
 from tfm_bench.tree import TokenTree
 
+if TYPE_CHECKING:
+    from kernels.weaver.triton_tree import TritonWeaverTree
+
 CHILDREN = 8
+NAN_MESSAGE = "draft logits hold NaN"
+
+
+def runs_in_triton(weaver: Weaver) -> bool:
+    """Whether the Triton path covers a Weaver: one layer, v1 or v2, on a CUDA device."""
+    on_cuda = weaver.lm_head_query_in.weight.is_cuda and find_spec("triton") is not None
+    return on_cuda and weaver.config.num_layers == 1
 
 
 class WeaverRuntime:
     """A Weaver joined to its target's embedding and head, ready to draft.
 
-    embedding_weight [V or more, d_embed], lm_head_weight [V, H]. Holds two fp32 tables [V, R]: token features, and the
-    head projected into Weaver's space. `pool_size` is the number of candidates per depth (default: the Weaver's own),
-    `children` the number of children of an expanded node. `implementation` tells what runs: "compiled" covers
-    one-layer v1 Weavers on the CPU where a C++ compiler is at hand, "torch" covers the rest, and all of them if
-    `compiled` is False.
+    embedding_weight [V or more, d_embed], lm_head_weight [V, H]. Holds two tables [V, R], token features and the head
+    projected into Weaver's space: fp32, in Triton the Weaver's dtype. `pool_size` is the number of candidates per depth
+    (default: the Weaver's own), `children` the number of children of an expanded node. `implementation` tells what
+    runs: "compiled" covers one-layer v1 Weavers on the CPU where a C++ compiler is at hand, "triton" one-layer Weavers
+    on a CUDA device, "torch" the rest, and all of them if `compiled` is False.
     """
 
     @torch.no_grad()
@@ -44,10 +56,13 @@ class WeaverRuntime:
         self.pool_size = min(pool_size or weaver.config.candidate_pool_size, lm_head_weight.shape[0])
         self.children = min(children, self.pool_size)
         dtype = weaver.lm_head_query_in.weight.dtype
-        self.token_table = weaver.token_features(embedding_weight.to(dtype)).float().contiguous()
-        self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).float().contiguous()
+        in_triton = compiled and runs_in_triton(weaver)
+        kept = dtype if in_triton else torch.float32
+        self.token_table = weaver.token_features(embedding_weight.to(dtype)).to(kept).contiguous()
+        self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).to(kept).contiguous()
+        self._triton = self._in_triton() if in_triton else None
         self._compiled: CompiledWeaverTree | None = None
-        if compiled and supports(weaver.state_dict()) and load_library() is not None:
+        if compiled and supports(weaver.state_dict()) and weaver_library() is not None:
             self._compiled = CompiledWeaverTree(
                 weaver.state_dict(),
                 token_table=self.token_table,
@@ -57,8 +72,24 @@ class WeaverRuntime:
                 children=self.children,
             )
 
+    def _in_triton(self) -> TritonWeaverTree:
+        from kernels.weaver.triton_tree import TritonWeaverTree  # Triton is imported only where it runs
+
+        config, positions = self.weaver.config, torch.arange(self.weaver.config.K + 1, device=self.token_table.device)
+        return TritonWeaverTree(
+            self.weaver.state_dict(),
+            token_table=self.token_table,
+            residual_head=self.residual_head,
+            heads=config.num_heads,
+            pool_size=self.pool_size,
+            children=self.children,
+            rotary=None if config.version == 1 else rotary_rows(positions, config.head_dim, config.rotary_base),
+        )
+
     @property
     def implementation(self) -> str:
+        if self._triton is not None:
+            return "triton"
         return "torch" if self._compiled is None else "compiled"
 
     @torch.no_grad()
@@ -79,8 +110,10 @@ class WeaverRuntime:
         """
         if budget < 0 or expansion_width < 1:
             raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
+        if self._triton is not None:
+            return self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
         if budget and math.isnan(draft_logits.max().item()):
-            raise ValueError("draft logits hold NaN")
+            raise ValueError(NAN_MESSAGE)
         depths = min(draft_hidden.shape[0], self.weaver.config.K)
         draft_hidden, draft_logits = draft_hidden[:depths], draft_logits[:depths].float()
         if self._compiled is None:
@@ -96,6 +129,35 @@ class WeaverRuntime:
                 width=expansion_width,
             )
         )
+
+    def _build_in_triton(
+        self,
+        anchor: int,
+        target_hidden: Tensor,
+        draft_hidden: Tensor,
+        draft_logits: Tensor,
+        budget: int,
+        expansion_width: int,
+    ) -> TokenTree:
+        """`build` with one wait for the device: at its end, for everything that comes back."""
+        assert self._triton is not None
+        depths = min(draft_hidden.shape[0], self.weaver.config.K)
+        if self.token_table.is_cuda:
+            self._triton.capture(depths=depths, budget=budget, width=expansion_width)
+        grown = self._triton.grow(
+            anchor=anchor,
+            target_hidden=target_hidden,
+            draft_hidden=draft_hidden[:depths],
+            draft_logits=draft_logits[:depths],
+            budget=budget,
+            width=expansion_width,
+        )
+        # fp64 holds token ids, counts and fp32 exactly.
+        found = torch.cat([part.double().flatten() for part in (*grown, draft_logits.max())]).cpu()
+        tokens, parents, edges = found[:-2].view(3, budget + 1)
+        if budget and math.isnan(found[-1]):
+            raise ValueError(NAN_MESSAGE)
+        return TokenTree(tokens.long(), parents.long(), edges.float(), int(found[-2]))
 
 
 class TorchExpansion:

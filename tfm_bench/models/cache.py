@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernels.gdn_tree import COMMIT, commit_window
+from kernels.gdn_tree import TORCH, Implementation, commit_window
 
 # Context rows that attention reads are rounded up to a multiple of this, so that a GPU meets few distinct shapes
 # (one captured graph each); the CPU reads exactly what there is.
@@ -57,6 +57,7 @@ class TargetState:
     max_width: int
     scratch: int
     extent_step: int
+    kernels: Implementation = TORCH
     length: int = 0
     pending_width: int = 0
     pending: list[PendingGdn] = field(default_factory=list)
@@ -74,7 +75,7 @@ class TargetState:
     def commit(self, path: list[int], recurrent_commit: str) -> None:
         """Move the path's nodes from scratch behind the committed context.
 
-        path starts at the anchor; recurrent_commit names an entry of kernels.gdn_tree.COMMIT. Raises ValueError, before
+        path starts at the anchor; recurrent_commit names an entry of `kernels.commit`. Raises ValueError, before
         anything is written, for a path that is none or does not fit.
         """
         if not path or path[0] != 0 or not all(0 <= node < self.pending_width for node in path):
@@ -104,10 +105,10 @@ class TargetState:
         if name == "select":
             leaf = nodes[-1:]
             states = torch.cat([_stored(layer).index_select(1, leaf) for layer in self.pending])
-            COMMIT[name](states=states, path=torch.zeros_like(leaf), state=self.recurrent)
+            self.kernels.commit[name](states=states, path=torch.zeros_like(leaf), state=self.recurrent)
         else:
             inputs = {field: self._layers(field) for field in COMMIT_INPUTS[name]}
-            COMMIT[name](**inputs, path=nodes, state=self.recurrent)
+            self.kernels.commit[name](**inputs, path=nodes, state=self.recurrent)
         commit_window(inputs=self._layers("inputs"), path=nodes, window=self.conv)
 
     def _layers(self, name: str) -> Tensor:

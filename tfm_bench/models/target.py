@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from kernels.gdn_tree import COMMIT, VERIFY
+from kernels.gdn_tree import TORCH, Implementation, fastest
 from kernels.gdn_tree.structure import CONV_WIDTH, TreeStructure, chain_structure
 from tfm_bench.errors import UserError
 from tfm_bench.models.cache import DEFAULT_EXTENT_STEP, EXTENT_STEP, TargetState, tree_mask
@@ -42,22 +42,23 @@ class Target:
     ) -> None:
         """Take over the weights of a Qwen3_5ForCausalLM or Qwen3ForCausalLM: they move, and the model still works.
 
-        tap_layer_ids: tap k is the residual stream after decoder layer k. gdn_verify and commit name entries of
-        kernels.gdn_tree.VERIFY and COMMIT. Raises UserError for a name, a layer or a model that is not supported.
+        tap_layer_ids: tap k is the residual stream after decoder layer k. gdn_verify and commit name methods of
+        kernels.gdn_tree, each run by its fastest implementation here. Raises UserError for a name, a layer or a model
+        that is not supported.
         """
         parts: Any = model
         body, self.model, self.config = parts.model, parts, parts.config
         hybrid = is_hybrid(self.config)
         kinds = self.config.layer_types
         self.tap_layer_ids = _checked_taps(tap_layer_ids, len(kinds))
-        verify = _named(VERIFY, "gdn_verify", gdn_verify)
-        self.commit_name = commit
-        _named(COMMIT, "commit", commit)
+        _check_name(TORCH.verify, "gdn_verify", gdn_verify)
+        _check_name(TORCH.commit, "commit", commit)
+        self.commit_name, self.kernels = commit, _gdn_kernels(parts) if hybrid else TORCH
         self.layers: list[AttentionLayer | GdnLayer] = []
         for i, layer in enumerate(body.layers):
             index = kinds[:i].count(kinds[i])
             if kinds[i] == "linear_attention":
-                self.layers.append(GdnLayer(layer, index, verify))
+                self.layers.append(GdnLayer(layer, index, self.kernels, gdn_verify))
             else:
                 self.layers.append(AttentionLayer(layer, index, hybrid=hybrid))
         self.norm = make_norm(body.norm, hybrid)
@@ -137,6 +138,7 @@ class Target:
             max_width=max_width,
             scratch=scratch,
             extent_step=EXTENT_STEP.get(self.device.type, DEFAULT_EXTENT_STEP),
+            kernels=self.kernels,
         )
 
     @torch.inference_mode()
@@ -215,7 +217,14 @@ def _checked_taps(tap_layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(tap_layer_ids)
 
 
-def _named(table: dict[str, Any], key: str, name: str) -> Any:
+def _check_name(table: dict[str, Any], key: str, name: str) -> None:
     if name not in table:
         raise UserError(f"{key} is {name!r}; accepted are {', '.join(table)}.")
-    return table[name]
+
+
+def _gdn_kernels(model: Any) -> Implementation:
+    """The fastest kernels for the model's Gated-DeltaNet heads, on its device."""
+    config, weight = model.config, model.model.embed_tokens.weight
+    return fastest(
+        weight.device, dtype=weight.dtype, key_dim=config.linear_key_head_dim, value_dim=config.linear_value_head_dim
+    )

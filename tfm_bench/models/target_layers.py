@@ -7,15 +7,13 @@ part of each head only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
-from kernels.gdn_tree import GdnTreeOutputs
-from kernels.gdn_tree.conv import tree_causal_conv
+from kernels.gdn_tree import Implementation
 from kernels.gdn_tree.structure import TreeStructure
 from tfm_bench.models.cache import PendingGdn, TargetState
 from tfm_bench.models.layers import InferenceNorm, apply_rotary_, grouped_attention, head_weights
@@ -87,18 +85,18 @@ class AttentionLayer:
 
 
 class GdnLayer:
-    """Gated DeltaNet; `index` counts GDN layers. `verify` is one of `kernels.gdn_tree.VERIFY`."""
+    """Gated DeltaNet; `index` counts GDN layers, `method` is a key of `kernels.verify`."""
 
-    def __init__(self, layer: nn.Module, index: int, verify: Callable[..., GdnTreeOutputs]) -> None:
+    def __init__(self, layer: nn.Module, index: int, kernels: Implementation, method: str) -> None:
         modules: Any = layer
-        mixer, self.index, self.verify = modules.linear_attn, index, verify
+        mixer, self.index, self.kernels, self.verify = modules.linear_attn, index, kernels, kernels.verify[method]
         self.norm, self.mlp = make_norm(modules.input_layernorm, True), Mlp(layer, True)
         self.in_proj = FusedLinear([mixer.in_proj_qkv, mixer.in_proj_z, mixer.in_proj_b, mixer.in_proj_a])
         self.out = FusedLinear([mixer.out_proj])
         self.heads, self.value_dim = mixer.num_k_heads, mixer.head_v_dim
         self.state_size = (mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim)
         self.mixed_sizes = [2 * mixer.key_dim, mixer.value_dim]
-        self.conv_weight = mixer.conv1d.weight.detach().squeeze(1)
+        self.conv_weight = mixer.conv1d.weight.detach().squeeze(1).contiguous()
         self.dt_bias = mixer.dt_bias.detach().float()
         self.decay_rate = -mixer.A_log.detach().float().exp()
         weight = mixer.norm.weight
@@ -108,7 +106,7 @@ class GdnLayer:
     def __call__(self, x: Tensor, step: TreeStep, state: TargetState) -> Tensor:
         nodes = x.shape[0]
         inputs, z, b, a = self.in_proj(self.norm(x))[None].split_with_sizes(self.in_proj.sizes, -1)
-        mixed = tree_causal_conv(
+        mixed = self.kernels.tree_causal_conv(
             inputs=inputs,
             window=state.conv[self.index : self.index + 1],
             weight=self.conv_weight,

@@ -8,9 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import conv1d, silu
 
-from kernels.gdn_tree import TreeStructure, commit_window, naive_tree_causal_conv, tree_causal_conv
+from kernels.gdn_tree import TORCH, TreeStructure, commit_window, implementations, naive_tree_causal_conv
 
 CHANNELS = 24
+COMPILED = implementations(torch.device("cpu"))["compiled"]
+CONVOLUTIONS = {"torch": TORCH.tree_causal_conv, "compiled": COMPILED.tree_causal_conv}
+
+
+@pytest.fixture(params=CONVOLUTIONS, scope="module")
+def convolve(request):
+    if request.param == "compiled" and COMPILED.unavailable:
+        pytest.skip(COMPILED.unavailable)
+    return CONVOLUTIONS[request.param]
+
+
 SHAPES = ["anchor_only", "chain", "star", "caterpillar", "random", "wide", "mixed"]
 
 
@@ -24,30 +35,30 @@ def upcast(tensors):
     return {name: x.double() for name, x in tensors.items()}
 
 
-def agree(tensors, parents):
+def agree(convolve, tensors, parents):
     structure = TreeStructure.from_parents(torch.tensor(parents))
     expected = naive_tree_causal_conv(**upcast(tensors), parents=structure.parents)
-    actual = tree_causal_conv(**tensors, structure=structure)
+    actual = convolve(**tensors, structure=structure)
     assert (actual - expected).norm() / expected.norm() < 1e-6
 
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 33, 65])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_matches_the_walk(shape, nodes, with_bias, make_parents):
+def test_matches_the_walk(convolve, shape, nodes, with_bias, make_parents):
     tensors = conv_inputs(nodes)
     if with_bias:
         tensors["bias"] = torch.linspace(-1, 1, CHANNELS)
     before = tensors["window"].clone()
-    agree(tensors, make_parents(shape, nodes))
+    agree(convolve, tensors, make_parents(shape, nodes))
     assert torch.equal(tensors["window"], before)
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_any_tree_matches_the_walk(data):
+def test_any_tree_matches_the_walk(convolve, data):
     nodes = data.draw(st.integers(1, 24))
-    agree(conv_inputs(nodes), [-1, *(data.draw(st.integers(0, node - 1)) for node in range(1, nodes))])
+    agree(convolve, conv_inputs(nodes), [-1, *(data.draw(st.integers(0, node - 1)) for node in range(1, nodes))])
 
 
 def test_walk_on_a_chain_is_a_convolution():
@@ -58,17 +69,17 @@ def test_walk_on_a_chain_is_a_convolution():
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_only_ancestors_matter(make_parents):
+def test_only_ancestors_matter(convolve, make_parents):
     tensors = conv_inputs(33)
     structure = TreeStructure.from_parents(torch.tensor(make_parents("random", 33)))
     node = int(structure.depths.argmax())
     near = structure.path_to(node)[-4:]
-    reference = tree_causal_conv(**tensors, structure=structure)[:, node]
+    reference = convolve(**tensors, structure=structure)[:, node]
 
     def perturbed(rows):
         inputs = tensors["inputs"].clone()
         inputs[:, rows] += 1
-        return tree_causal_conv(**tensors | {"inputs": inputs}, structure=structure)[:, node]
+        return convolve(**tensors | {"inputs": inputs}, structure=structure)[:, node]
 
     others = torch.ones(33, dtype=torch.bool).index_fill(0, torch.tensor(near), False)
     assert torch.equal(perturbed(others), reference)
@@ -92,13 +103,13 @@ def test_committed_window(length, make_parents):
     assert torch.equal(buffer[0], tensors["window"])
 
 
-def test_rounds_continue_the_sequence():
+def test_rounds_continue_the_sequence(convolve):
     """Two chains with a commit between them equal one long chain."""
     tensors = conv_inputs(9)
-    whole = tree_causal_conv(**tensors, structure=TreeStructure.from_parents(torch.arange(9) - 1))
+    whole = convolve(**tensors, structure=TreeStructure.from_parents(torch.arange(9) - 1))
     window, parts = tensors["window"].clone(), []
     for part in tensors["inputs"].split([2, 7], 1):
         structure = TreeStructure.from_parents(torch.arange(part.shape[1]) - 1)
-        parts.append(tree_causal_conv(inputs=part, window=window, weight=tensors["weight"], structure=structure))
+        parts.append(convolve(inputs=part, window=window, weight=tensors["weight"], structure=structure))
         commit_window(inputs=part, path=torch.arange(part.shape[1]), window=window)
     torch.testing.assert_close(torch.cat(parts, 1), whole)

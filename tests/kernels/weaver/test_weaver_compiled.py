@@ -1,4 +1,4 @@
-"""The compiled library: built once, replaced by nothing but a warning where it cannot be built."""
+"""The compiled Weaver tree: what it covers, what it refuses, and a warning where it cannot be built."""
 
 import logging
 import os
@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from kernels.weaver import compile as weaver_compile
-from kernels.weaver.compiled import CompiledWeaverTree, supports
+from kernels.compile import load_library
+from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 
 COMPILER = os.environ.get("CXX", "c++")
 needs_compiler = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
@@ -47,40 +47,19 @@ def inputs(**changes):
     return values | changes
 
 
-@needs_compiler
-def test_second_build_finds_the_first(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    library = weaver_compile.build(COMPILER)
-    written = library.stat().st_mtime_ns
-    assert weaver_compile.build(COMPILER) == library
-    assert library.stat().st_mtime_ns == written
-    assert [path.name for path in library.parent.iterdir()] == [library.name]
-
-
-@needs_compiler
-def test_another_source_is_another_library(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    source = tmp_path / "weaver_tree.cpp"
-    source.write_text('extern "C" int one() { return 1; }\n')
-    monkeypatch.setattr(weaver_compile, "SOURCE", source)
-    first = weaver_compile.build(COMPILER)
-    source.write_text('extern "C" int one() { return 2; }\n')
-    assert weaver_compile.build(COMPILER) != first
-
-
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_without_a_compiler_one_warning(tmp_path, monkeypatch, caplog, compiler):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", compiler)
-    weaver_compile.load_library.cache_clear()
+    load_library.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            assert weaver_compile.load_library() is None
-            assert weaver_compile.load_library() is None
+            assert weaver_library() is None
+            assert weaver_library() is None
             with pytest.raises(RuntimeError, match="not compiled"):
                 compiled()
     finally:
-        weaver_compile.load_library.cache_clear()
+        load_library.cache_clear()
     assert len(caplog.messages) == 1
     assert "\n" not in caplog.messages[0]
     assert "torch path" in caplog.messages[0]
