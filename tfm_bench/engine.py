@@ -79,6 +79,11 @@ class Stack:
         return self.drafter.config.block_size
 
     @property
+    def gdn_implementation(self) -> str:
+        """What runs the target's Gated-DeltaNet layers: torch, compiled or triton."""
+        return self.target.kernels.name
+
+    @property
     def device(self) -> torch.device:
         """Where the target computes."""
         return self.target.device

@@ -16,13 +16,14 @@ class Implementation(NamedTuple):
     """The kernels of one implementation, by the names that configuration and records use.
 
     verify: method -> f(*, q, k, v, g, beta, initial_state, structure, scale=None) -> GdnTreeOutputs; commit: name ->
-    f(*, ..., path, state); tree_causal_conv as in conv.py. unavailable says why it cannot run here, None that it can.
+    f(*, ..., path, state); tree_causal_conv as in conv.py, torch's where there is no other. unavailable says why it
+    cannot run here, None that it can.
     """
 
     name: str
     verify: dict[str, Callable[..., GdnTreeOutputs]]
     commit: dict[str, Callable[..., None]]
-    tree_causal_conv: Callable[..., Tensor] | None
+    tree_causal_conv: Callable[..., Tensor]
     unavailable: str | None = None
 
 
@@ -68,16 +69,12 @@ def fastest(device: torch.device, *, dtype: torch.dtype, key_dim: int, value_dim
     if device.type == "cuda":
         fast = _triton(device)
     elif compiled.supports(device, key_dim, value_dim) and compiled.gdn_library() is not None:
-        fast = COMPILED if dtype is torch.float32 else COMPILED._replace(tree_causal_conv=None)
+        fast = COMPILED if dtype is torch.float32 else COMPILED._replace(tree_causal_conv=conv.tree_causal_conv)
     else:
         return TORCH
     if fast.unavailable:
         return TORCH
-    return fast._replace(
-        verify=TORCH.verify | fast.verify,
-        commit=TORCH.commit | fast.commit,
-        tree_causal_conv=fast.tree_causal_conv or TORCH.tree_causal_conv,
-    )
+    return fast._replace(verify=TORCH.verify | fast.verify, commit=TORCH.commit | fast.commit)
 
 
 def _no_compiled(device: torch.device) -> str | None:
@@ -88,11 +85,11 @@ def _no_compiled(device: torch.device) -> str | None:
 
 def _triton(device: torch.device) -> Implementation:
     if device.type != "cuda":
-        return Implementation("triton", {}, {}, None, "needs a CUDA device")
+        return _absent("triton", "needs a CUDA device")
     try:
         from kernels.gdn_tree import triton_commit, triton_conv, triton_fused, triton_recurrent
     except ImportError as error:
-        return Implementation("triton", {}, {}, None, f"{error.name or 'triton'} is not installed")
+        return _absent("triton", f"{error.name or 'triton'} is not installed")
     return Implementation(
         name="triton",
         verify={
@@ -106,13 +103,17 @@ def _triton(device: torch.device) -> Implementation:
 
 def _sglang(device: torch.device) -> Implementation:
     if device.type != "cuda":
-        return Implementation("sglang", {}, {}, None, "needs a CUDA device")
+        return _absent("sglang", "needs a CUDA device")
     from kernels.gdn_tree import sglang_reference
 
     return Implementation(
         name="sglang",
         verify={"node_recurrent": sglang_reference.node_recurrent},
         commit={"select": commit.select},
-        tree_causal_conv=None,
+        tree_causal_conv=conv.tree_causal_conv,
         unavailable=sglang_reference.missing(),
     )
+
+
+def _absent(name: str, reason: str) -> Implementation:
+    return Implementation(name, {}, {}, conv.tree_causal_conv, reason)

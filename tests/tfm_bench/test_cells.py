@@ -199,7 +199,7 @@ def test_a_record_says_where_it_comes_from(cells, stack_folder):
     assert record.provenance.threads == 1
     assert record.provenance.versions["torch"][0].isdigit()
     assert record.provenance.cpu
-    assert record.weaver_implementation == "fake"
+    assert record.gdn_implementation == record.weaver_implementation == "fake"
     assert len(record.checkpoint_sha256) == len(record.prompts_sha256) == 64
 
 

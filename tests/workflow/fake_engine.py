@@ -45,6 +45,7 @@ class Stack:
     tokenizer: Tokenizer
     stop_ids: list[int]
     block_size: int = 16
+    gdn_implementation: str = "fake"
     device: str = "cpu"
     weaver: Weaver = field(default_factory=lambda: Weaver())
 

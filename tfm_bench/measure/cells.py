@@ -22,7 +22,7 @@ from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts, prompt_set_hash
 
-VERSION = 1
+VERSION = 2
 DISK_MEGABYTES = 50
 WARMUP_TOKENS = 24
 STAGED_PROMPTS = 4  # enough for the share of each stage; every one costs a second pass
@@ -173,6 +173,7 @@ def _record(
         lossless=divergence is None,
         first_divergence=divergence,
         degenerate=is_degenerate(generation.tokens),
+        gdn_implementation=cell.stack.gdn_implementation,
         weaver_implementation=cell.stack.weaver.implementation,
         checkpoint_sha256=cell.checkpoint_sha256,
         prompts_sha256=cell.prompts_sha256,

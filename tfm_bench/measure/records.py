@@ -12,8 +12,8 @@ from tfm_bench.config import METHODS, STAGES, CellSettings
 from tfm_bench.errors import UserError
 from tfm_bench.measure.provenance import Provenance
 
-SCHEMA_VERSION = 1
-VERSION = 1
+SCHEMA_VERSION = 2
+VERSION = 2
 
 
 class DecodeRecord(BaseModel):
@@ -40,6 +40,7 @@ class DecodeRecord(BaseModel):
     lossless: bool
     first_divergence: int | None
     degenerate: bool
+    gdn_implementation: str
     weaver_implementation: str
     checkpoint_sha256: str
     prompts_sha256: str
@@ -91,7 +92,7 @@ def _row(record: DecodeRecord) -> dict[str, object]:
         **record.model_dump(include={"decode_ms", "prefill_ms"}),
         **stages,
         **record.model_dump(include={"tokens_sha256", "lossless", "first_divergence", "degenerate"}),
-        "weaver_implementation": record.weaver_implementation,
+        **record.model_dump(include={"gdn_implementation", "weaver_implementation"}),
         "dtype": settings.stack.dtype,
         "device": provenance.device,
         "threads": provenance.threads,

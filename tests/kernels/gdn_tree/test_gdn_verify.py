@@ -15,6 +15,7 @@ BOUNDS = {torch.float32: 2e-6, torch.float64: 1e-12}
 COMPILED = implementations(torch.device("cpu"))["compiled"]
 FAST = {} if COMPILED.unavailable else {f"compiled_{name}": method for name, method in COMPILED.verify.items()}
 VERIFY = TORCH.verify | FAST
+STORING = {"level_recurrent", "node_recurrent", "compiled_node_recurrent"}
 METHODS = pytest.mark.parametrize("method", VERIFY)
 PRECISIONS = [*((method, dtype) for method in TORCH.verify for dtype in BOUNDS), *((x, torch.float32) for x in FAST)]
 
@@ -48,7 +49,7 @@ def test_batch_and_unequal_dims(method, shape, named_case, relative_rms):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "method", sorted({"level_recurrent", "node_recurrent", "compiled_node_recurrent"} & VERIFY.keys())
+    "method", sorted(STORING & VERIFY.keys())
 )
 def test_stored_states(method, shape, named_case, relative_rms):
     case = named_case(shape, 33, batch=2, value_dim=48)
@@ -66,7 +67,7 @@ def test_level_order_that_is_its_own_inverse(make_case, relative_rms):
 
 
 @pytest.mark.parametrize(
-    "method", sorted(VERIFY.keys() - {"level_recurrent", "node_recurrent", "compiled_node_recurrent"})
+    "method", sorted(VERIFY.keys() - STORING)
 )
 def test_no_state_per_node(method, named_case):
     assert VERIFY[method](**named_case("random", 33).to(torch.float32)).states is None
