@@ -49,6 +49,7 @@ include: "workflows/common.smk"
 include: "workflows/decode.smk"
 include: "workflows/analysis.smk"
 include: "workflows/report.smk"
+include: "workflows/kernels.smk"
 include: "workflows/checkpoints.smk"
 
 
@@ -75,6 +76,12 @@ rule smoke:
     """The same on a few short prompts, under two minutes: results/smoke/ and figures/smoke/."""
     input:
         suite_outputs("smoke/"),
+
+
+rule kernel_benchmark:
+    """Gated-DeltaNet verification and commit, fused against recurrences: results/gdn_verify.csv, its table and figures."""
+    input:
+        kernel_outputs(""),
 
 
 rule retrain:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
+from tfm_bench.kernel_config import KernelsConfig, RecordedTreesConfig
 from tfm_bench.prompts.datasets import PACKAGED, packaged_file
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
@@ -22,19 +24,8 @@ STATE_STORING = ("level_recurrent", "node_recurrent")
 STACK_PARTS = ("target", "drafter", "weaver")
 NODES_PER_WEAVER_CALL = 16
 
-Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-Budget = Annotated[int, Field(ge=1, le=1024)]
-Temperature = Annotated[float, Field(ge=0.0, le=10.0)]
-Count = Annotated[int, Field(ge=1)]
 
-
-class _Strict(BaseModel):
-    """No unknown keys, no change after loading. Numbers may be strings: Snakemake's --config makes them so in lists."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StackConfig(_Strict):
+class StackConfig(Strict):
     """Which checkpoints decode, and along which of the equivalent paths."""
 
     name: Slug
@@ -51,14 +42,14 @@ class StackConfig(_Strict):
         return self
 
 
-class PromptCounts(_Strict):
+class PromptCounts(Strict):
     """Prompts per dataset: dev chooses budgets, test is reported."""
 
     dev: Count
     test: Count
 
 
-class Config(_Strict):
+class Config(Strict):
     """One run of the suite; config/default.yaml explains the keys."""
 
     stack: StackConfig
@@ -71,6 +62,7 @@ class Config(_Strict):
     max_new_tokens: Annotated[int, Field(ge=2)]
     repeats: Count
     seed: Annotated[int, Field(ge=0)]
+    kernels: KernelsConfig
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -86,7 +78,7 @@ class Config(_Strict):
         return self
 
 
-class CellSettings(_Strict):
+class CellSettings(Strict):
     """What one measuring process needs: the slice of the configuration that a cell depends on."""
 
     stack: StackConfig
@@ -100,6 +92,23 @@ class CellSettings(_Strict):
     expansion_width: Count | Literal["auto"]
     max_new_tokens: int
     seed: int
+
+
+class TreeSettings(Strict):
+    """What recording trees needs: the slice of the configuration that they depend on."""
+
+    stack: StackConfig
+    nodes: list[int]
+    recorded: RecordedTreesConfig
+    expansion_width: Count | Literal["auto"]
+    seed: int
+
+
+class KernelSettings(Strict):
+    """What the process that measures kernels needs."""
+
+    threads: Count
+    kernels: KernelsConfig
 
 
 def load_config(mapping: Mapping[str, Any], *, origin: str = "config") -> Config:
@@ -144,6 +153,20 @@ def cell_settings(
         prompts=getattr(config.prompts, split),
         **config.model_dump(include=shared),
     )
+
+
+def tree_settings(config: Config) -> TreeSettings:
+    """The slice of `config` that recorded trees depend on."""
+    return TreeSettings(
+        nodes=config.kernels.recorded_nodes(),
+        recorded=config.kernels.recorded,
+        **config.model_dump(include={"stack", "expansion_width", "seed"}),
+    )
+
+
+def kernel_settings(config: Config) -> KernelSettings:
+    """The slice of `config` that the kernel benchmark depends on."""
+    return KernelSettings(threads=config.stack.threads, kernels=config.kernels)
 
 
 def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
@@ -205,4 +228,6 @@ def _first_problem(error: ValidationError) -> str:
         return f"{key}: not there, but required"
     if problem["type"] == "extra_forbidden":
         return f"{key}: unknown key; accepted are the keys of config/default.yaml"
+    if problem["type"] == "value_error":  # of a section as a whole; the message names the key in it
+        return f"{key}.{message}"
     return f"{key}: found {problem['input']!r}; {message[0].lower()}{message[1:]}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.gdn_tree import commit, compiled, conv, fused, recurrent
+from kernels.gdn_tree import commit, compiled, conv, fla_reference, fused, recurrent
 from kernels.gdn_tree.fused import GdnTreeOutputs
 
 
@@ -17,7 +18,8 @@ class Implementation(NamedTuple):
 
     verify: method -> f(*, q, k, v, g, beta, initial_state, structure, scale=None) -> GdnTreeOutputs; commit: name ->
     f(*, ..., path, state); tree_causal_conv as in conv.py, torch's where there is no other. unavailable says why it
-    cannot run here, None that it can.
+    cannot run here, None that it can. prepare: where verify has to bring its arguments into another form first,
+    method -> f(same arguments) -> the kernel alone, to be timed.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Implementation(NamedTuple):
     commit: dict[str, Callable[..., None]]
     tree_causal_conv: Callable[..., Tensor]
     unavailable: str | None = None
+    prepare: Mapping[str, Callable[..., Callable[[], GdnTreeOutputs]]] = MappingProxyType({})
 
 
 TORCH = Implementation(
@@ -58,6 +61,7 @@ def implementations(device: torch.device) -> dict[str, Implementation]:
         "compiled": COMPILED._replace(unavailable=_no_compiled(device)),
         "triton": _triton(device),
         "sglang": _sglang(device),
+        "fla": _fla(device),
     }
 
 
@@ -112,6 +116,19 @@ def _sglang(device: torch.device) -> Implementation:
         commit={"select": commit.select},
         tree_causal_conv=conv.tree_causal_conv,
         unavailable=sglang_reference.missing(),
+        prepare={"node_recurrent": sglang_reference.prepare},
+    )
+
+
+def _fla(device: torch.device) -> Implementation:
+    if device.type != "cuda":
+        return _absent("fla", "needs a CUDA device")
+    return Implementation(
+        name="fla",
+        verify={"chunk": fla_reference.chunk},
+        commit={},
+        tree_causal_conv=conv.tree_causal_conv,
+        unavailable=fla_reference.missing(),
     )
 
 

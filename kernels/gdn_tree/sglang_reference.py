@@ -30,13 +30,21 @@ def node_recurrent(**operands: Any) -> GdnTreeOutputs:
     """Operands as in triton_recurrent.node_recurrent: converts them, then runs SGLang's function.
 
     Returns outputs [B, N, HV, V] and states [B, N, HV, K, V], a view of memory that SGLang keeps as [..., V, K]; it
-    leaves no pseudo-values, that field is an empty tensor. To time SGLang's function alone, call sglang_function() on
-    sglang_arguments(...). Raises RuntimeError where SGLang's file is missing.
+    leaves no pseudo-values, that field is an empty tensor. Raises RuntimeError where SGLang's file is missing.
     """
-    function = sglang_function()
-    arguments = sglang_arguments(**operands)
-    outputs = function(**arguments)
-    return GdnTreeOutputs(outputs, outputs.new_empty(0), arguments["intermediate_states_buffer"].transpose(-1, -2))
+    return prepare(**operands)()
+
+
+def prepare(**operands: Any) -> Callable[[], GdnTreeOutputs]:
+    """The same without the conversions, which are done: to be called, and timed, any number of times."""
+    function, arguments = sglang_function(), sglang_arguments(**operands)
+    states = arguments["intermediate_states_buffer"].transpose(-1, -2)
+
+    def run() -> GdnTreeOutputs:
+        outputs = function(**arguments)
+        return GdnTreeOutputs(outputs, outputs.new_empty(0), states)
+
+    return run
 
 
 def sglang_arguments(

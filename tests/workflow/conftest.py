@@ -1,4 +1,4 @@
-"""A copy of the project in a folder with blanks, with the fake engine in place of the real one and a made-up stack."""
+"""A copy of the project in a folder with blanks, with fakes in place of what takes time and a made-up stack."""
 
 import json
 import os
@@ -13,6 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("Snakefile", "environment.yml", "config", "profiles", "workflows", "tfm_bench")
+FAKES = {
+    "fake_engine.py": "engine.py",
+    "fake_recorded_trees.py": "measure/recorded_trees.py",
+    "fake_kernels.py": "measure/kernels.py",
+}
 DATASETS = ("math", "code", "chat")
 
 
@@ -43,7 +48,8 @@ def make_project(folder: Path) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
-    shutil.copy(Path(__file__).with_name("fake_engine.py"), folder / "tfm_bench" / "engine.py")
+    for fake, real in FAKES.items():
+        shutil.copy(Path(__file__).with_name(fake), folder / "tfm_bench" / real)
     _make_stack(folder / "checkpoints" / "tiny")
     return folder
 

@@ -4,7 +4,16 @@ import shutil
 
 import pytest
 
-REPORTED = {
+KERNELS = {
+    "recorded_trees": 1,
+    "kernel_cell": 1,
+    "kernel_table": 1,
+    "table_gdn_verify": 1,
+    "figure_gdn_verify_latency": 1,
+    "figure_gdn_verify_speedup": 1,
+    "figure_gdn_state_memory": 1,
+}
+REPORTED = KERNELS | {
     "decode_table": 1,
     "table_speedup": 1,
     "table_headline": 1,
@@ -23,6 +32,10 @@ def test_reproduce_all_measures_each_cell_and_makes_each_table_and_figure_once(p
 
 def test_both_words_are_targets_and_add_no_work(plan):
     assert plan("reproduce", "all")["total"] == plan("reproduce_all")["total"] + 1
+
+
+def test_the_kernel_benchmark_is_a_target_of_its_own_that_decodes_nothing_else(plan):
+    assert plan("kernel_benchmark") == KERNELS | {"kernel_benchmark": 1, "total": len(KERNELS) + 1}
 
 
 def test_smoke_has_its_own_few_cells(plan):
@@ -52,7 +65,7 @@ def test_lint_is_clean(snakemake):
 
 def test_targets_are_listed_with_a_line_each(snakemake):
     lines = snakemake("--list-target-rules").stdout.splitlines()
-    for target in ("all", "reproduce", "reproduce_all", "smoke", "retrain"):
+    for target in ("all", "reproduce", "reproduce_all", "smoke", "kernel_benchmark", "retrain"):
         assert any(line.split()[:1] == [target] for line in lines)
 
 
@@ -62,6 +75,8 @@ def test_targets_are_listed_with_a_line_each(snakemake):
         ("methods=[ar,ddtre]", ["config: methods.1: found 'ddtre'", "'ddtree'", "'tfm'"]),
         ("budgets=[-4]", ["config: budgets.0: found '-4'", "greater than or equal to 1"]),
         ("datasets=[maths]", ["datasets: found 'maths'", "chat, code, math"]),
+        ("kernels={recorded: {datasets: [maths]}}", ["datasets: found 'maths'", "chat, code, math"]),
+        ("kernels={most_runs: 1}", ["config: kernels.most_runs: found 1", "least_runs (5)"]),
         ("stack={path: checkpoints/huge}", ["stack.path: checkpoints/huge is not there"]),
     ],
 )

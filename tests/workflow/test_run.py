@@ -12,7 +12,11 @@ from tfm_bench.measure.versions import family_version
 
 TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_stage_times")
 FIGURES = ("figure_speedup_by_dataset", "figure_acceptance_by_budget")
-EVERYTHING = {"decode_cell": 2, **dict.fromkeys(("decode_table", *TABLES, *FIGURES, "smoke"), 1)}
+DECODED = {"decode_cell": 2, **dict.fromkeys(("decode_table", *TABLES, *FIGURES, "smoke"), 1)}
+KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
+KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), "smoke")
+MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", *KERNEL_SHOWN), 1)
+KERNELS = MEASURED_KERNELS | {"recorded_trees": 1}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +42,10 @@ def jobs(plan) -> dict[str, int]:
 
 
 def test_outputs_are_where_they_are_promised(finished):
-    for name in ("speedup", "headline", "acceptance_ratio", "stage_times"):
+    for name in ("speedup", "headline", "acceptance_ratio", "stage_times", "gdn_verify"):
         for suffix in ("csv", "md", "tex"):
             assert (finished / f"results/smoke/tables/{name}.{suffix}").stat().st_size
-    for name in ("speedup_by_dataset", "acceptance_by_budget"):
+    for name in ("speedup_by_dataset", "acceptance_by_budget", *KERNEL_FIGURES):
         assert (finished / f"results/smoke/figures/{name}.csv").stat().st_size
         assert (finished / f"figures/smoke/{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (finished / f"figures/smoke/{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -62,6 +66,16 @@ def test_the_speeds_that_were_put_in_come_out(finished):
     assert list(table["verify_width"]) == [1, 16, 17, 17]
 
 
+def test_the_kernel_times_that_were_put_in_come_out(finished):
+    kernels = pd.read_csv(finished / "results/smoke/gdn_verify.csv")
+    assert set(kernels["shapes"]) == {"27b", "tiny"}
+    table = pd.read_csv(finished / "results/smoke/tables/gdn_verify.csv").query("source == 'measured'")
+    assert list(table["baseline"]) == ["node_recurrent", "path_recurrent"]
+    assert list(table["baseline_verify_us"]) == [4000.0, 6000.0]
+    assert list(table["verify_ratio"]) == [4.0, 6.0]
+    assert list(table["total_ratio"]) == [3.0, 4.5]
+
+
 def test_a_second_run_does_nothing(finished, plan):
     assert jobs(plan) == {}
 
@@ -79,16 +93,22 @@ def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(fin
 
 def test_a_change_of_what_was_measured_reruns_it(finished, plan):
     with edited(finished / "config/smoke.yaml", "max_new_tokens: 32", "max_new_tokens: 33"):
-        assert jobs(plan) == EVERYTHING
+        assert jobs(plan) == DECODED
     with edited(finished / "checkpoints/tiny/weaver/model.safetensors", "weaver", "another"):
-        assert jobs(plan) == EVERYTHING
+        assert jobs(plan) == DECODED | KERNELS
+    with edited(finished / "config/smoke.yaml", "most_runs: 5", "most_runs: 6"):
+        assert jobs(plan) == MEASURED_KERNELS
+    with edited(finished / "tfm_bench/measure/kernels.py", "VERSION = 1", "VERSION = 2"):
+        assert jobs(plan) == MEASURED_KERNELS
+    with edited(finished / "tfm_bench/report/gdn_verify.py", "VERSION = ", "VERSION = 9"):
+        assert jobs(plan) == dict.fromkeys(KERNEL_SHOWN, 1)
 
 
 def test_a_failing_cell_says_why_in_one_line_and_leaves_no_result(finished, snakemake):
     prompts = finished / "checkpoints/tiny/prompts/math.dev.jsonl"
     raw = finished / "results/smoke/raw/dev.math.t100.r0.jsonl"
     with edited(prompts, '"id"', '"identity"'):
-        done = snakemake("smoke")
+        done = snakemake("results/smoke/decode.csv")
     assert done.returncode != 0
     assert "error: checkpoints/tiny/prompts/math.dev.jsonl:1: found a line that is no prompt" in done.stdout
     assert "Traceback" not in done.stdout

@@ -1,17 +1,19 @@
-"""One look for all figures: a method has the same colour, marker, line and hatch everywhere, and reads in grey."""
+"""One look for all figures: a method or arm has the same colour, marker, line everywhere, and reads in grey."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tfm_bench.measure.files import atomic_write
 
@@ -46,8 +48,13 @@ class MethodStyle:
     label: str
     colour: str
     marker: str
-    line: str
+    line: str | tuple[int, tuple[int, ...]]
     hatch: str
+
+    @property
+    def of_lines(self) -> dict[str, Any]:
+        """Arguments of Axes.plot, without the label."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 
 
 METHOD_STYLES = {
@@ -56,6 +63,20 @@ METHOD_STYLES = {
     "ddtree": MethodStyle("DDTree", "#E69F00", "o", "-.", "...."),
     "tfm": MethodStyle("DFlash-TfM", "#D55E00", "D", "-", ""),
 }
+
+ARM_STYLES = {
+    "fused": MethodStyle("fused", "#D55E00", "D", "-", ""),
+    "node_recurrent": MethodStyle("node recurrent", "#0072B2", "o", "--", "////"),
+    "node_recurrent_scratch": MethodStyle("node recurrent, states in cache", "#56B4E9", "s", (0, (1, 1)), "...."),
+    "level_recurrent": MethodStyle("level recurrent", "#009E73", "^", "-.", "xxxx"),
+    "path_recurrent": MethodStyle("path recurrent", "#CC79A7", "v", (0, (5, 1, 1, 1, 1, 1)), "\\\\"),
+}
+OTHER_ARM = MethodStyle("other", "#999999", "x", ":", "")
+
+
+def arm_style(arm: str) -> MethodStyle:
+    """Style of an arm of the kernel benchmark; one without a style of its own is drawn grey, under its name."""
+    return ARM_STYLES.get(arm) or replace(OTHER_ARM, label=arm.replace("_", " "))
 
 
 @contextmanager
@@ -98,6 +119,27 @@ def label_lines(axes: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
         axes.annotate(
             style.label, (x, at), xytext=(6, 0), textcoords="offset points", color=style.colour, va="center", fontsize=7
         )
+
+
+def log2_nodes(axes: Axes, nodes: pd.Series) -> None:
+    """A log2 axis for the nodes of a tree, marked at the powers of two among them (at all, where there is none)."""
+    shown = sorted({int(n) for n in nodes})
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator([n for n in shown if n & (n - 1) == 0] or shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+
+
+def figure_legend(figure: Figure, panels: Sequence[Sequence[Axes]]) -> None:
+    """One legend above all panels, each label once."""
+    entries: dict[str, Artist] = {}
+    for axes in (axes for line in panels for axes in line):
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    columns = min(len(entries), 3)
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside upper center", ncols=columns, handlelength=3.5, fontsize=7
+    )
 
 
 def save_figure(figure: Figure, *, pdf: Path, png: Path) -> None:
