@@ -15,7 +15,7 @@ from kernels.gdn_tree.structure import CONV_WIDTH, TreeStructure
 SOURCE = Path(__file__).with_name("gdn_tree.cpp")
 LANES = 16
 # Below this many multiplications a second thread costs more than it saves.
-WORK_PER_THREAD = 2**20
+WORK_PER_THREAD = 2**19
 CONV_WORK = 16  # multiplications that an output costs, its exponential included
 
 

@@ -1,7 +1,7 @@
 // Gated DeltaNet over a token tree on a CPU: the masked solve, the recurrences it is compared with, and the commits.
 //
 // All in fp32; path sums of log decays in fp64, so that the difference of two of them is exact enough. One task is one
-// key head (solve) or one value head (recurrence) of one sequence; tasks share nothing but inputs.
+// key head or value head of one sequence; tasks share nothing but inputs.
 
 #include "convolution.h"
 #include "recurrence.h"
@@ -27,11 +27,15 @@ bool is_path(const Commit& p) {
 extern "C" int64_t gdn_fused(const Verification* p, int64_t segment) {
     if (!is_tree(*p)) return 1;
     const Segments tree(p->parents, p->nodes, segment);
+    // A Gram per key head is the least work; where key heads do not divide among the threads, every value head forms it.
+    const bool even = p->batch * p->heads % p->threads == 0;
+    const int64_t tasks = even ? p->heads : p->value_heads, share = p->value_heads / tasks;
 #pragma omp parallel num_threads(p->threads)
     {
         Solve solve(*p, tree);
 #pragma omp for schedule(static)
-        for (int64_t task = 0; task < p->batch * p->heads; ++task) solve.run(task / p->heads, task % p->heads);
+        for (int64_t task = 0; task < p->batch * tasks; ++task)
+            solve.run(task / tasks, task % tasks * share, (task % tasks + 1) * share);
     }
     return 0;
 }

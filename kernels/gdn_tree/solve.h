@@ -1,4 +1,4 @@
-// The masked triangular solve over a tree: one key head of one sequence at a time. Maths: README.md.
+// The masked triangular solve over a tree. Maths: README.md.
 #pragma once
 
 #include "products.h"
@@ -33,7 +33,7 @@ struct Segments {
     int64_t root = -1;
 };
 
-// One key head of one sequence: its Gram once, then each of its value heads.
+// Value heads that share a key head: its Gram once, then each of them.
 class Solve {
   public:
     Solve(const Verification& p, const Segments& tree)
@@ -41,11 +41,12 @@ class Solve {
           readout(kk.size()), packed(2 * p.nodes * K), sums(p.nodes), decay(p.nodes), strength(p.nodes),
           reads(2 * NODES * V), bases(p.nodes) {}
 
-    void run(int64_t b, int64_t h) {
+    // Value heads `begin` to `end`, all of one key head.
+    void run(int64_t b, int64_t begin, int64_t end) {
+        const int64_t h = begin / (p.value_heads / p.heads);
         gram(b, h);
         pack(b, h);
-        const int64_t group = p.value_heads / p.heads;
-        for (int64_t hv = h * group; hv < (h + 1) * group; ++hv) {
+        for (int64_t hv = begin; hv < end; ++hv) {
             weigh(b, hv);
             u = p.pseudo_values + (b * p.value_heads + hv) * p.nodes * V;
             const float* a = packed.data();

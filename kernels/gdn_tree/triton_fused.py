@@ -10,14 +10,29 @@ from torch import Tensor
 from kernels.aot import Specialisation
 from kernels.gdn_tree.fused import GdnTreeOutputs
 from kernels.gdn_tree.structure import TreeStructure
-from kernels.gdn_tree.tiles import ProductPlan, decay_ratios, inverse_stages, path_sums, product_plan, unit_lower_inverse
+from kernels.gdn_tree.tiles import (
+    PRECISIONS,
+    ProductPlan,
+    SolveInputs,
+    decay_ratios,
+    head_constants,
+    inverse_stages,
+    launch_cases,
+    launch_signature,
+    path_sums,
+    product_plan,
+    unit_lower_inverse,
+)
 from kernels.gdn_tree.triton_recurrent import require_dense_rows
 from kernels.gdn_tree.triton_solve import tiled_solve
 from kernels.gdn_tree.triton_structure import DeviceTree, as_device_tree
 
+WARPS = 8
+LOAD_STAGES = 4
+# One program holds the whole tree up to here; a tile of 64 spills at every precision but tf32.
 SINGLE_NODES = 32
-
-PRECISIONS = ("ieee", "tf32x3", "tf32")
+# Blocks of 32 nodes are the bits of one int32, the sign left out.
+MAX_NODES = 31 * 32
 
 
 def fused_tree_gated_delta_rule(
@@ -33,72 +48,72 @@ def fused_tree_gated_delta_rule(
     state_indices: Tensor | None = None,
     precision: str = "ieee",
 ) -> GdnTreeOutputs:
-    """doc"""
+    """All nodes at once, in one launch up to 32 nodes, in two above; reads the committed states, writes none.
+
+    q, k [B, N, H, K], l2-normalised, and v [B, N, HV, V] in bf16 or fp32; g (log decay, <= 0), beta [B, N, HV] and
+    initial_state [P, HV, K, V] in fp32; last dimensions dense, other strides free. Sequence b starts from entry
+    state_indices[b] (int32; negative: from zeros) or, without them, from entry b. `structure` holds one tree for all
+    sequences, or one for each. precision of all matrix products: "ieee", "tf32x3" or "tf32". Returns outputs (dtype of
+    v) and pseudo-values (fp32), both [B, N, HV, V]. Padding rows (parent < 0, not the anchor) are never read, and give
+    0. Raises ValueError for shapes, strides or a precision that do not fit. Source: arXiv 2607.06763, section 3.4.
+    """
     require_dense_rows(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state)
     tree = as_device_tree(structure)
-    key_dim, value_dim = k.shape[-1], v.shape[-1]
+    _require_fit(v, tree, precision)
     outputs = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     pseudo_values = torch.empty(v.shape, dtype=torch.float32, device=v.device)
+    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    products = product_plan(k.shape[-1], v.shape[-1], k.dtype, precision)
     solve = _single_solve if v.shape[1] <= SINGLE_NODES else tiled_solve
-    solve(
-        q=q,
-        k=k,
-        v=v,
-        g=g,
-        beta=beta,
-        initial_state=initial_state,
-        state_indices=state_indices,
-        tree=tree,
-        scale=key_dim**-0.5 if scale is None else scale,
-        products=product_plan(key_dim, value_dim, k.dtype, precision),
-        outputs=outputs,
-        pseudo_values=pseudo_values,
-    )
+    inputs = SolveInputs(q, k, v, g, beta, initial_state, state_indices, tree, scale)
+    solve(inputs, products, outputs, pseudo_values)
     return GdnTreeOutputs(outputs, pseudo_values, None)
 
 
-def _single_solve(
-    *,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor,
-    state_indices: Tensor | None,
-    tree: DeviceTree,
-    scale: float,
-    products: ProductPlan,
-    outputs: Tensor,
-    pseudo_values: Tensor,
-) -> None:
-    batch, nodes, heads, key_dim = k.shape
-    value_heads, value_dim = v.shape[2:]
+def _require_fit(v: Tensor, tree: DeviceTree, precision: str) -> None:
+    batch, nodes = v.shape[:2]
+    trees, tree_nodes = tree.parents.shape
+    if tree_nodes != nodes or trees not in (1, batch):
+        raise ValueError(f"structure: {trees} trees of {tree_nodes} nodes; v has {batch} sequences of {nodes} nodes.")
+    if nodes > MAX_NODES:
+        raise ValueError(f"v: {nodes} nodes; at most {MAX_NODES} are supported.")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: {precision!r} is none of {', '.join(PRECISIONS)}.")
+
+
+def _single_solve(inputs: SolveInputs, products: ProductPlan, outputs: Tensor, pseudo_values: Tensor) -> None:
+    q, k, v, g, beta, initial_state, state_indices, tree, scale = inputs
+    batch, nodes, value_heads, value_dim = v.shape
     size = max(16, triton.next_power_of_2(nodes))
-    trees, _, word_count = tree.words.shape
     _single_kernel[(triton.cdiv(value_dim, products.block_v), batch * value_heads)](
         q, k, v, g, beta, initial_state, state_indices, tree.parents, tree.words, outputs, pseudo_values,
-        scale, nodes, word_count, nodes if trees > 1 else 0, tree.max_depth,
+        scale, nodes, nodes if tree.parents.shape[0] > 1 else 0, tree.max_depth,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:2], *beta.stride()[:2],
         *initial_state.stride()[:3],
-        VALUE_HEADS=value_heads, GROUP=value_heads // heads, K=key_dim, V=value_dim,
-        BLOCK_K=products.block_k, BLOCK_V=products.block_v, SIZE=size, STAGES=inverse_stages(tree.max_depth, size),
-        PRECISION=products.precision, GRAM_PRECISION=products.gram_precision,
-        num_warps=4 if size == 16 else 8, num_stages=4,
+        **_constants(q, v, products, size, tree.max_depth), num_warps=WARPS, num_stages=LOAD_STAGES,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["nodes", "word_count", "tree_nodes", "max_depth"])
+def _constants(q: Tensor, v: Tensor, products: ProductPlan, size: int, max_depth: int) -> dict[str, object]:
+    stages = inverse_stages(max_depth, size)
+    return head_constants(q, v, products) | {
+        "SIZE": size,
+        "STAGES": stages,
+        "GRAM_PRECISION": products.gram_precision,
+    }
+
+
+@triton.jit(do_not_specialize=["nodes", "tree_nodes", "max_depth"])
 def _single_kernel(
     q, k, v, g, beta, initial_state, state_indices, parents, words, outputs, pseudo_values,
-    scale, nodes, word_count, tree_nodes, max_depth,
+    scale, nodes, tree_nodes, max_depth,
     q_sequence, q_node, q_head, k_sequence, k_node, k_head, v_sequence, v_node, v_head,
     g_sequence, g_node, beta_sequence, beta_node, state_entry, state_head, state_row,
     VALUE_HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, SIZE: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, GRAM_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program (value tile, sequence and value head): the whole tree is one tile of SIZE nodes, 64 at most."""
+    """Program (value tile, sequence and value head): the whole tree is one tile of SIZE nodes, 32 at most."""
     sequence = (tl.program_id(1) // VALUE_HEADS).to(tl.int64)
     value_head = tl.program_id(1) % VALUE_HEADS
     key_head = value_head // GROUP
@@ -108,19 +123,15 @@ def _single_kernel(
     g += sequence * g_sequence + value_head
     beta += sequence * beta_sequence + value_head
     parents += sequence * tree_nodes
-    words += sequence * tree_nodes * word_count
+    words += sequence * tree_nodes
     entry = sequence if state_indices is None else tl.load(state_indices + sequence).to(tl.int64)
     state_rows = tl.where(entry < 0, 0, K)
     initial_state += entry * state_entry + value_head * state_head
     node = tl.arange(0, SIZE)
     lane = node[None, :]
-    word = tl.load(words + node * word_count, mask=node < nodes, other=0)
+    word = tl.load(words + node, mask=node < nodes, other=0)
     real = word != 0
-    word = word[:, None]
-    if SIZE > 32:
-        upper = tl.load(words + node * word_count + 1, mask=node < nodes, other=0)
-        word = tl.where(lane < 32, word, upper[:, None])
-    related = ((word >> (lane & 31)) & 1) != 0
+    related = ((word[:, None] >> lane) & 1) != 0
     above = related & (node[:, None] != lane)
     head, tail = path_sums(g, g_node, parents, tl.where(real, node, -1), max_depth)
     strength = tl.load(beta + node * beta_node, mask=real, other=0.0)
@@ -155,3 +166,15 @@ def _single_kernel(
     inside = (node < nodes)[:, None] & held
     tl.store(pseudo_values + target, solved, mask=inside)
     tl.store(outputs + target, tl.where(real[:, None], read, 0.0).to(outputs.dtype.element_ty), mask=inside)
+
+
+def specialisations() -> list[Specialisation]:
+    """Trees of up to 16 and up to 32 nodes, of any depth."""
+    found = []
+    for size in (16, 32):
+        for name, q, v, products in launch_cases(size):
+            constants = _constants(q, v, products, size, size - 1)
+            signature = launch_signature(_single_kernel, q.dtype, constants)
+            label = f"single_{size}_{name}"
+            found.append(Specialisation(label, _single_kernel, signature, constants, WARPS, LOAD_STAGES))
+    return found

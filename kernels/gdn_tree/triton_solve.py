@@ -1,11 +1,11 @@
-"""The tree solve in two launches, for any number of nodes: first all tiles, in parallel, then substitution and read-out.
+"""The tree solve in two launches, for any number of nodes: all tiles in parallel, then substitution with read-out.
 
 A panel is 64 x 32: above, a tile of the linear system, below, the same tile of the read-out, for 32 rows (nodes) and 32
 columns (ancestors). One product of a panel with pseudo-values advances substitution and outputs together: the read-out
 adds no step to the sequence that bounds the latency, and needs no launch that reads state and pseudo-values again.
 
-Off the diagonal a panel holds [-A; R], with A = beta E * KK^T, R = scale E * QK^T, and E_ij = e^{G_i - G_j} where j is i
-or an ancestor of i, else 0. On the diagonal it holds [X; R X], X = (I + A)^-1, which turns a right-hand side into
+Off the diagonal a panel holds [-A; R], with A = beta E * KK^T, R = scale E * QK^T, and E_ij = e^{G_i - G_j} where j is
+i or an ancestor of i, else 0. On the diagonal it holds [X; R X], X = (I + A)^-1, which turns a right-hand side into
 pseudo-values and outputs at once. Panels without an ancestor pair are neither written nor read. Maths: README.md.
 """
 
@@ -17,12 +17,24 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.aot import Specialisation
-from kernels.gdn_tree.tiles import ProductPlan, decay_ratios, inverse_stages, path_sums, tile_products, unit_lower_inverse
-from kernels.gdn_tree.triton_structure import WORD_BITS, DeviceTree
+from kernels.gdn_tree.tiles import (
+    ProductPlan,
+    SolveInputs,
+    decay_ratios,
+    head_constants,
+    inverse_stages,
+    launch_cases,
+    launch_signature,
+    path_sums,
+    tile_products,
+    unit_lower_inverse,
+)
+from kernels.gdn_tree.triton_structure import WORD_BITS
 
 TILE = tl.constexpr(WORD_BITS)
-PANEL_WARPS = 4
-SOLVE_WARPS = 8
+PANELS_WARPS = 4
+# Without tensor cores a thread holds whole rows of its operands: half the rows each, or they spill.
+SOLVE_WARPS = {"ieee": 16, "tf32x3": 8, "tf32": 8}
 LOAD_STAGES = 3
 PANEL = tl.constexpr(2 * WORD_BITS * WORD_BITS)
 
@@ -90,7 +102,8 @@ def _panels_kernel(
             member = tl.arange(0, GROUP_BLOCK)[None, :]
             group_g = g + tl.minimum(member, GROUP - 1)
             head_i, tail_i = path_sums(group_g, g_node, parents, tl.where(row_real, node, -1)[:, None], max_depth)
-            head_j, tail_j = path_sums(group_g, g_node, parents, tl.where(column_real, ancestor, -1)[:, None], max_depth)
+            start = tl.where(column_real, ancestor, -1)
+            head_j, tail_j = path_sums(group_g, g_node, parents, start[:, None], max_depth)
             k_products, q_products = tile_products(
                 q, k, q_node, k_node, node, ancestor, row_real, column_real, K, BLOCK_K, TILE, GRAM_PRECISION
             )
@@ -145,7 +158,9 @@ def _solve_kernel(
         rows = lane + block * TILE
         above = (rows < nodes)[:, None] & (word < block)[None, :]
         ancestry = tl.load(words + rows[:, None] * blocks + word[None, :], mask=above, other=0)
-        real = tl.load(words + node * blocks + block, mask=node < nodes, other=0) != 0
+        own = tl.load(words + node * blocks + block, mask=node < nodes, other=0)
+        weights = tl.load(panels + block * PANEL + line[:, None] * TILE + wide, mask=wide < TILE, other=0.0)
+        real = own != 0
         strength = tl.load(beta + node * beta_node, mask=real, other=0.0)
         decay = tl.load(decays + node, mask=real, other=0.0)
         first = (real & ~reads_out)[:, None]
@@ -162,7 +177,6 @@ def _solve_kernel(
             total = tl.dot(key.to(tl.float32) + query.to(tl.float32), state, total, input_precision=PRECISION)
         total *= tl.where(reads_out, scale, -strength)[:, None] * decay[:, None]
         total += strength[:, None] * value
-        weights = tl.load(panels + block * PANEL + line[:, None] * TILE + wide, mask=wide < TILE, other=0.0)
         # Pseudo-values of earlier blocks were stored by other threads of this program.
         tl.debug_barrier()
         occupied = tl.max((ancestry != 0).to(tl.int32), 0)
@@ -190,43 +204,58 @@ def _log2(power):
     return (power.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
 
 
-def tiled_solve(
-    *,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor,
-    state_indices: Tensor | None,
-    tree: DeviceTree,
-    scale: float,
-    products: ProductPlan,
-    outputs: Tensor,
-    pseudo_values: Tensor,
-) -> None:
-    """Writes outputs and pseudo_values [B, N, HV, V], both contiguous; the rest as in fused_tree_gated_delta_rule."""
-    batch, nodes, heads, key_dim = k.shape
-    value_heads, value_dim = v.shape[2:]
-    group = value_heads // heads
+def tiled_solve(inputs: SolveInputs, products: ProductPlan, outputs: Tensor, pseudo_values: Tensor) -> None:
+    """Writes outputs and pseudo_values [B, N, HV, V], both contiguous."""
+    q, k, v, g, beta, initial_state, state_indices, tree, scale = inputs
+    batch, nodes, value_heads, value_dim = v.shape
     trees, _, blocks = tree.words.shape
     tree_nodes = nodes if trees > 1 else 0
+    heads = q.shape[2]
     tiles = blocks * (blocks + 1) // 2
-    panels = torch.empty(batch * value_heads, tiles, PANEL.value, dtype=torch.float32, device=k.device)
-    decays = torch.empty(batch * value_heads, nodes, dtype=torch.float32, device=k.device)
-    _panels_kernel[(blocks * group + tiles - blocks, batch * heads)](
+    panels = torch.empty(batch * value_heads, tiles, PANEL.value, dtype=torch.float32, device=v.device)
+    decays = torch.empty(batch * value_heads, nodes, dtype=torch.float32, device=v.device)
+    _panels_kernel[(blocks * (value_heads // heads) + tiles - blocks, batch * heads)](
         q, k, g, beta, tree.parents, tree.words, panels, decays, scale, nodes, blocks, tree_nodes, tree.max_depth,
         *q.stride()[:3], *k.stride()[:3], *g.stride()[:2], *beta.stride()[:2],
-        HEADS=heads, GROUP=group, GROUP_BLOCK=triton.next_power_of_2(group), K=key_dim, BLOCK_K=products.block_k,
-        STAGES=inverse_stages(tree.max_depth, TILE.value), PRECISION=products.precision,
-        GRAM_PRECISION=products.gram_precision, num_warps=PANEL_WARPS, num_stages=LOAD_STAGES,
+        **_panels_constants(q, v, products, tree.max_depth), num_warps=PANELS_WARPS, num_stages=LOAD_STAGES,
     )  # fmt: skip
-    block_v = products.block_v
-    _solve_kernel[(triton.cdiv(value_dim, block_v), batch * value_heads)](
+    _solve_kernel[(triton.cdiv(value_dim, products.block_v), batch * value_heads)](
         q, k, v, beta, initial_state, state_indices, tree.words, panels, decays, outputs, pseudo_values,
         scale, nodes, blocks, tree_nodes,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *beta.stride()[:2], *initial_state.stride()[:3],
-        VALUE_HEADS=value_heads, GROUP=group, K=key_dim, V=value_dim, BLOCK_K=products.block_k, BLOCK_V=block_v,
-        WORDS=triton.next_power_of_2(blocks), PRECISION=products.precision,
-        num_warps=SOLVE_WARPS, num_stages=LOAD_STAGES,
+        **_solve_constants(q, v, products), num_warps=SOLVE_WARPS[products.precision], num_stages=LOAD_STAGES,
     )  # fmt: skip
+
+
+def _panels_constants(q: Tensor, v: Tensor, products: ProductPlan, max_depth: int) -> dict[str, object]:
+    heads, key_dim = q.shape[2:]
+    group = v.shape[2] // heads
+    return {
+        "HEADS": heads,
+        "GROUP": group,
+        "GROUP_BLOCK": triton.next_power_of_2(group),
+        "K": key_dim,
+        "BLOCK_K": products.block_k,
+        "STAGES": inverse_stages(max_depth, TILE.value),
+        "PRECISION": products.precision,
+        "GRAM_PRECISION": products.gram_precision,
+    }
+
+
+def _solve_constants(q: Tensor, v: Tensor, products: ProductPlan) -> dict[str, object]:
+    words = triton.next_power_of_2(triton.cdiv(v.shape[1], TILE.value))
+    return head_constants(q, v, products) | {"WORDS": words}
+
+
+def specialisations() -> list[Specialisation]:
+    """Trees of 512 nodes, of any depth."""
+    found = []
+    for name, q, v, products in launch_cases(512):
+        for kernel, constants, warps in (
+            (_panels_kernel, _panels_constants(q, v, products, 511), PANELS_WARPS),
+            (_solve_kernel, _solve_constants(q, v, products), SOLVE_WARPS[products.precision]),
+        ):
+            label = f"{kernel.__name__.strip('_')}_{name}"
+            signature = launch_signature(kernel, q.dtype, constants)
+            found.append(Specialisation(label, kernel, signature, constants, warps, LOAD_STAGES))
+    return found

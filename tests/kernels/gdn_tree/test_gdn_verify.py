@@ -48,9 +48,7 @@ def test_batch_and_unequal_dims(method, shape, named_case, relative_rms):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    "method", sorted(STORING & VERIFY.keys())
-)
+@pytest.mark.parametrize("method", sorted(STORING & VERIFY.keys()))
 def test_stored_states(method, shape, named_case, relative_rms):
     case = named_case(shape, 33, batch=2, value_dim=48)
     states = VERIFY[method](**case.to(torch.float32)).states
@@ -66,9 +64,7 @@ def test_level_order_that_is_its_own_inverse(make_case, relative_rms):
     assert relative_rms(result.states, case.states) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "method", sorted(VERIFY.keys() - STORING)
-)
+@pytest.mark.parametrize("method", sorted(VERIFY.keys() - STORING))
 def test_no_state_per_node(method, named_case):
     assert VERIFY[method](**named_case("random", 33).to(torch.float32)).states is None
 
