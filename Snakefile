@@ -15,23 +15,30 @@ sys.executable = shlex.quote(sys.executable)
 DEFAULTS = Path("config/default.yaml")
 SMOKE = Path("config/smoke.yaml")
 
+
+include: "workflows/common.smk"
+
+
 try:
     read_yaml(DEFAULTS)
 except UserError as error:
-    sys.exit(str(error))
+    stop(error)
 
 
 configfile: DEFAULTS
 
 
+# `regression` alone reads `baseline`; nothing that is measured depends on it.
+measured = {key: value for key, value in config.items() if key != "baseline"}
+
 # The wildcard {suite} in a path is empty for the run that the configuration describes, "smoke/" for the small one.
 try:
     CONFIGS = {
-        "": load_config(config),
-        "smoke/": load_config(config | read_yaml(SMOKE), origin=str(SMOKE)),
+        "": load_config(measured),
+        "smoke/": load_config(measured | read_yaml(SMOKE), origin=str(SMOKE)),
     }
 except UserError as error:
-    sys.exit(str(error))
+    stop(error)
 
 
 report: "workflows/report/workflow.rst"
@@ -45,11 +52,11 @@ wildcard_constraints:
     repeat=r"\d+",
 
 
-include: "workflows/common.smk"
 include: "workflows/decode.smk"
 include: "workflows/analysis.smk"
 include: "workflows/report.smk"
 include: "workflows/kernels.smk"
+include: "workflows/gates.smk"
 include: "workflows/checkpoints.smk"
 
 

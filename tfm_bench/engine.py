@@ -6,20 +6,21 @@ clock, and no baseline runs slower code than the method that it is compared with
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from tfm_bench.config import METHODS, STAGES
+from tfm_bench.config import METHODS
 from tfm_bench.drafting.chain import build_chain
 from tfm_bench.drafting.ddtree import build_ddtree
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.errors import UserError
+from tfm_bench.generation import Generation, Round, StageClock
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.weaver import Weaver
@@ -43,23 +44,6 @@ class Arm:
             raise UserError(f"budget: found {self.budget}; accepted is 0 or more")
         if self.method == "tfm" and self.expansion_width < 1:
             raise UserError(f"expansion_width: found {self.expansion_width}; tfm accepts 1 or more")
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What one prompt gave. tokens: everything emitted, the first token (drawn after prefill) and a stop id included.
-
-    accepted: per round, tokens emitted less one; a stop id or the length limit may cut the last round short. Times in
-    milliseconds: prefill_ms up to the first token, the drafter's context included; decode_ms the rounds after it;
-    stage_ms, of a staged run, splits decode_ms into STAGES and "other".
-    """
-
-    tokens: list[int]
-    accepted: list[int]
-    verify_width: int
-    prefill_ms: float
-    decode_ms: float
-    stage_ms: dict[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -131,41 +115,6 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise UserError(f"{folder / 'tokenizer.json'}: no tokenizer could be loaded ({reason})") from None
 
 
-@dataclass
-class StageClock:
-    """Splits the time of a staged run; an unstaged run only ever reads the clock at its ends."""
-
-    staged: bool
-    device: torch.device
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
-    last: float = 0.0
-
-    def now(self) -> float:
-        """Seconds, after everything queued on a GPU has run."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-    def begin(self) -> None:
-        """A round starts here; what passed since the last lap is "other"."""
-        if self.staged:
-            self.last = self.now()
-
-    def lap(self, stage: str) -> None:
-        """Books the time since the last lap on `stage`."""
-        if self.staged:
-            now = self.now()
-            self.seconds[stage] += now - self.last
-            self.last = now
-
-    def stage_ms(self, total_ms: float) -> dict[str, float] | None:
-        """Milliseconds by stage; they sum to total_ms."""
-        if not self.staged:
-            return None
-        stages = {stage: seconds * 1e3 for stage, seconds in self.seconds.items()}
-        return {**stages, "other": total_ms - sum(stages.values())}
-
-
 @torch.inference_mode()
 def generate(
     stack: Stack,
@@ -188,22 +137,23 @@ def generate(
     clock = StageClock(staged, stack.device)
     start = clock.now()
     tokens = [sequence.prefill(prompt_ids, temperature, noise)]
-    accepted: list[int] = []
-    after_prefill = clock.now()
+    rounds: list[tuple[TokenTree, list[int], int]] = []  # described once the clock has stopped
+    after_prefill = clock.start()
     while not _finished(tokens, stack.stop_ids, max_new_tokens):
-        clock.begin()
-        emitted = sequence.round(tokens[-1], temperature, noise, clock)
+        clock.begin_round()
+        tree, path, emitted = sequence.round(tokens[-1], temperature, noise, clock)
         kept = _up_to_stop(emitted, stack.stop_ids)[: max_new_tokens - len(tokens)]
-        accepted.append(len(kept) - 1)
+        rounds.append((replace(tree), path, len(kept) - 1))  # a copy, without the structure that it has cached
         tokens += kept
-    decode_ms = (clock.now() - after_prefill) * 1e3
+        clock.lap("other")
+    decode_ms = (clock.stop() - after_prefill) * 1e3
+    stages = clock.rounds if staged else [None] * len(rounds)
     return Generation(
         tokens=tokens,
-        accepted=accepted,
+        rounds=[Round.of(*done, stage_ms) for done, stage_ms in zip(rounds, stages, strict=True)],
         verify_width=sequence.verify_width,
         prefill_ms=(after_prefill - start) * 1e3,
         decode_ms=decode_ms,
-        stage_ms=clock.stage_ms(decode_ms),
     )
 
 
@@ -217,6 +167,14 @@ def _up_to_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
         if token in stop_ids:
             return tokens[: index + 1]
     return tokens
+
+
+class _Round(NamedTuple):
+    """A drafted tree, the accepted nodes from the anchor down, and the tokens after the anchor, the bonus last."""
+
+    tree: TokenTree
+    path: list[int]
+    emitted: list[int]
 
 
 class _Sequence:
@@ -247,8 +205,8 @@ class _Sequence:
         self._remember(output.taps, output.hidden[-1], start=0)
         return draw(output.logits[-1], temperature, noise, len(prompt_ids))
 
-    def round(self, anchor: int, temperature: float, noise: KeyedNoise, clock: StageClock) -> list[int]:
-        """One round: the accepted drafts and the bonus token."""
+    def round(self, anchor: int, temperature: float, noise: KeyedNoise, clock: StageClock) -> _Round:
+        """One round."""
         tree = self._propose(anchor, clock)
         output = self.stack.target.verify(self.state, tree)
         clock.lap("verify")
@@ -257,7 +215,7 @@ class _Sequence:
         clock.lap("accept")
         self._commit(output, outcome.path)
         clock.lap("commit")
-        return emitted
+        return _Round(tree, outcome.path, emitted)
 
     def _propose(self, anchor: int, clock: StageClock) -> TokenTree:
         if self.context is None or self.block is None:

@@ -14,10 +14,44 @@ rule decode_table:
         "scripts/decode_table.py"
 
 
+rule check_invariants:
+    """What holds for every record however fast the machine; one that breaks it stops all tables."""
+    input:
+        records=raw_files,
+        rounds=rounds_files,
+    output:
+        "results/{suite}checks/invariants.csv",
+    log:
+        "logs/{suite}check_invariants.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("measure.invariants"),
+    script:
+        "scripts/check_invariants.py"
+
+
+rule check_roofline:
+    """No kernel may be faster than the limits that were measured beside it."""
+    input:
+        "results/{suite}gdn_verify.csv",
+    output:
+        "results/{suite}checks/roofline.csv",
+    log:
+        "logs/{suite}check_roofline.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("measure.invariants"),
+    script:
+        "scripts/check_roofline.py"
+
+
 rule table_speedup:
     """Every arm on every dataset and temperature, with its speedup over plain decoding."""
     input:
         "results/{suite}decode.csv",
+        checked="results/{suite}checks/invariants.csv",
     output:
         csv=report("results/{suite}tables/speedup.csv", caption="report/speedup.rst", category="Speedup"),
         markdown="results/{suite}tables/speedup.md",
@@ -37,6 +71,7 @@ rule table_headline:
     """Each method at the budget that was fastest on dev, measured on test."""
     input:
         "results/{suite}decode.csv",
+        checked="results/{suite}checks/invariants.csv",
     output:
         csv=report("results/{suite}tables/headline.csv", caption="report/headline.rst", category="Speedup"),
         markdown="results/{suite}tables/headline.md",
@@ -56,6 +91,7 @@ rule table_acceptance_ratio:
     """Accepted drafts of the methods against each other, budget by budget."""
     input:
         "results/{suite}decode.csv",
+        checked="results/{suite}checks/invariants.csv",
     output:
         csv=report(
             "results/{suite}tables/acceptance_ratio.csv", caption="report/acceptance_ratio.rst", category="Acceptance"
@@ -77,6 +113,7 @@ rule table_stage_times:
     """Where the time of a round goes."""
     input:
         "results/{suite}decode.csv",
+        checked="results/{suite}checks/invariants.csv",
     output:
         csv=report("results/{suite}tables/stage_times.csv", caption="report/stage_times.rst", category="Stage times"),
         markdown="results/{suite}tables/stage_times.md",

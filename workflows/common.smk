@@ -1,12 +1,20 @@
 """Helper functions of the rules; no rule stands here."""
 
 from tfm_bench.config import cell_settings, kernel_settings, require_dev_split, splits_of, stack_files, tree_settings
+from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
+from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
 FIGURES = ("speedup_by_dataset", "acceptance_by_budget")
 KERNEL_TABLES = ("gdn_verify",)
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
+
+
+def stop(error, code=1):
+    """End with one line on the terminal. Where a baseline is given, 1 means a regression: then the exit code is 2."""
+    print(error, file=sys.stderr)
+    sys.exit(EXIT_TOOL_ERROR if "baseline" in config else code)
 
 
 def suite_outputs(suite):
@@ -16,7 +24,8 @@ def suite_outputs(suite):
 
 def kernel_outputs(suite):
     """What the kernel benchmark leaves."""
-    return [f"results/{suite}gdn_verify.csv", *shown(suite, KERNEL_TABLES, KERNEL_FIGURES)]
+    files = [f"results/{suite}gdn_verify.csv", f"results/{suite}checks/roofline.csv"]
+    return [*files, *shown(suite, KERNEL_TABLES, KERNEL_FIGURES)]
 
 
 def shown(suite, tables, figures):
@@ -33,7 +42,7 @@ def raw_files(wildcards):
     try:
         require_dev_split(config)
     except UserError as error:
-        sys.exit(str(error))
+        stop(error)
     # Dev prompts choose budgets and carry no interval: one process is enough.
     cells = [
         (split, dataset, repeat)
@@ -49,13 +58,18 @@ def raw_files(wildcards):
     )
 
 
+def rounds_files(wildcards):
+    """What every round of these cells did."""
+    return [str(rounds_path(Path(file))) for file in raw_files(wildcards)]
+
+
 def cell_files(wildcards):
     """Checkpoint and prompt files of a cell. Only a target that decodes asks for them: retrain runs without."""
     stack = CONFIGS[wildcards.suite].stack
     try:
         return stack_files(stack, dataset=wildcards.dataset, split=wildcards.split)
     except UserError as error:
-        sys.exit(str(error))
+        stop(error)
 
 
 def tree_files(wildcards):
@@ -68,7 +82,7 @@ def tree_files(wildcards):
             for file in stack_files(config.stack, dataset=dataset, split="dev")
         ]
     except UserError as error:
-        sys.exit(str(error))
+        stop(error)
     return list(dict.fromkeys(files))
 
 
@@ -92,3 +106,23 @@ def cell_params(wildcards):
         repeat=int(wildcards.repeat),
     )
     return settings.model_dump()
+
+
+def compared_files(wildcards):
+    """What a regression run needs of this run. The baseline is checked here: before anything is measured."""
+    from tfm_bench.measure.stored_run import read_run
+
+    if "baseline" not in config:
+        stop("regression: no baseline; --config baseline=PATH takes a decode.csv or its folder", EXIT_TOOL_ERROR)
+    try:
+        baseline = read_run(Path(str(config["baseline"])))
+    except UserError as error:
+        stop(error)
+    return ["results/decode.csv", *(["results/gdn_verify.csv"] if baseline.kernels is not None else [])]
+
+
+def is_regression(table):
+    """Whether a comparison was made and says that this run is worse."""
+    from tfm_bench.measure.regression import has_regression, read_regression
+
+    return table.exists() and has_regression(read_regression(table))

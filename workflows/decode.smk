@@ -3,9 +3,12 @@ rule decode_cell:
     input:
         cell_files,
     output:
-        "results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.jsonl",
+        records="results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.jsonl",
+        rounds="results/{suite}raw/{split}.{dataset}.t{temperature}.r{repeat}.rounds.jsonl",
     log:
         "logs/{suite}decode_cell/{split}.{dataset}.t{temperature}.r{repeat}.log",
+    benchmark:
+        "logs/{suite}decode_cell/{split}.{dataset}.t{temperature}.r{repeat}.tsv"
     conda:
         "../environment.yml"
     # All cores: nothing else may run beside a measurement.

@@ -26,6 +26,8 @@ rule kernel_cell:
         "results/{suite}raw/kernels.jsonl",
     log:
         "logs/{suite}kernel_cell.log",
+    benchmark:
+        "logs/{suite}kernel_cell.tsv"
     conda:
         "../environment.yml"
     # All cores: nothing else may run beside a measurement.

@@ -21,6 +21,7 @@ rule figure_acceptance_by_budget:
     """Acceptance length against node budget, one line per method, chain as reference."""
     input:
         "results/{suite}decode.csv",
+        checked="results/{suite}checks/invariants.csv",
     output:
         csv="results/{suite}figures/acceptance_by_budget.csv",
         pdf="figures/{suite}acceptance_by_budget.pdf",

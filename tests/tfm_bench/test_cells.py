@@ -1,98 +1,86 @@
 """A cell on a fake engine of known speed: what is run in which order, what is recorded, what is refused."""
 
-import importlib
-import importlib.util
-import json
-import sys
+import re
+import time
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tfm_bench.config import METHODS, cell_settings, load_config, read_yaml
+from tests.tfm_bench.fake_cells import PROMPTS, settings_for
+from tfm_bench.config import METHODS
 from tfm_bench.errors import UserError
+from tfm_bench.measure.foreign_load import LoadMeter
 from tfm_bench.measure.lossless import first_divergence, is_degenerate
 from tfm_bench.measure.records import decode_table, read_records
+from tfm_bench.measure.rounds import read_rounds, rounds_path
 
-ROOT = Path(__file__).parents[2]
-FAKE_ENGINE = ROOT / "tests" / "workflow" / "fake_engine.py"
-PROMPTS = 3
-
-
-@pytest.fixture
-def stack_folder(tmp_path):
-    for part in ("target", "drafter", "weaver"):
-        (tmp_path / part).mkdir()
-        (tmp_path / part / "model.safetensors").write_bytes(part.encode())
-    (tmp_path / "prompts").mkdir()
-    lines = [json.dumps({"id": f"p{i}", "text": f"prompt {i}", "kind": "text"}) for i in range(PROMPTS)]
-    for split in ("dev", "test"):
-        (tmp_path / "prompts" / f"math.{split}.jsonl").write_text("\n".join(lines))
-    return tmp_path
-
-
-@pytest.fixture
-def cells(monkeypatch):
-    """tfm_bench.measure.cells, freshly imported on top of the fake engine; every generate call is logged."""
-    spec = importlib.util.spec_from_file_location("tfm_bench.engine", FAKE_ENGINE)
-    fake = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "tfm_bench.engine", fake)
-    spec.loader.exec_module(fake)
-    calls = []
-    original = fake.generate
-
-    def logged(stack, prompt_ids, arm, **options):
-        calls.append(SimpleNamespace(prompt=bytes(prompt_ids).decode(), arm=arm, **options))
-        return original(stack, prompt_ids, arm, **options)
-
-    fake.generate = logged
-    monkeypatch.delitem(sys.modules, "tfm_bench.measure.cells", raising=False)
-    module = importlib.import_module("tfm_bench.measure.cells")
-    monkeypatch.setitem(sys.modules, "tfm_bench.measure.cells", module)
-    module.calls = calls
-    return module
-
-
-def settings_for(stack_folder, *, split="test", repeat=0, prompts=PROMPTS):
-    defaults = read_yaml(ROOT / "config" / "default.yaml")
-    changed = {
-        "stack": defaults["stack"] | {"path": str(stack_folder), "threads": 1},
-        "prompts": {"dev": prompts, "test": prompts},
-        "budgets": [8, 64],
-        "max_new_tokens": 41,
-    }
-    config = load_config(defaults | changed)
-    return cell_settings(config, split=split, dataset="math", temperature_hundredths=100, repeat=repeat)
+ARMS = [("ar", 0, 0), ("dflash_chain", 8, 0), ("dflash_chain", 15, 0)]
+ARMS += [("ddtree", 8, 0), ("ddtree", 64, 0), ("tfm", 8, 1), ("tfm", 64, 4)]
+RUNS = [*ARMS[:4], ("ar", 0, 0), *ARMS[4:]]
 
 
 def test_every_prompt_is_measured_with_every_arm(cells, stack_folder):
     output = stack_folder / "raw" / "cell.jsonl"
     cells.decode_cell(settings_for(stack_folder), output)
     records = read_records(output)
-    arms = [("ar", 0, 0), ("dflash_chain", 8, 0), ("dflash_chain", 15, 0)]
-    arms += [("ddtree", 8, 0), ("ddtree", 64, 0), ("tfm", 8, 1), ("tfm", 64, 4)]
-    assert [(r.method, r.budget, r.expansion_width) for r in records] == arms * PROMPTS
-    assert [r.prompt for r in records] == [index for index in range(PROMPTS) for _ in arms]
-    assert all(r.lossless and r.first_divergence is None and r.tokens == 40 for r in records)
+    assert [(r.method, r.budget, r.expansion_width) for r in records] == RUNS * PROMPTS
+    assert [r.control for r in records] == ([False] * 4 + [True] + [False] * 3) * PROMPTS
+    assert [r.prompt for r in records] == [index for index in range(PROMPTS) for _ in RUNS]
+    assert all(r.status == "ok" and r.lossless and r.first_divergence is None and r.tokens == 40 for r in records)
     assert {r.verify_width for r in records if r.method == "tfm"} == {9, 65}
-    assert {len(r.accepted) for r in records if r.method == "tfm"} == {10}
+    assert {(r.rounds, r.accepted_drafts_sum, r.max_depth) for r in records if r.method == "tfm"} == {(10, 30, 3)}
+    assert {(r.accepted_drafts, r.acceptance_length) for r in records if r.method == "ar"} == {(0.0, 1.0)}
+
+
+def test_every_record_has_its_rounds_beside_it(cells, stack_folder):
+    output = stack_folder / "cell.jsonl"
+    cells.decode_cell(settings_for(stack_folder), output)
+    records, rounds = read_records(output), read_rounds(rounds_path(output))
+    place = {"prompt", "method", "budget", "expansion_width", "control"}
+    assert [r.model_dump(include=place) for r in records] == [r.model_dump(include=place) for r in rounds]
+    for record, its in zip(records, rounds, strict=True):
+        assert sum(its.accepted) + record.rounds == record.tokens
+        assert set(its.verify_width) == {record.verify_width}
+        assert all(
+            spine <= accepted <= depth
+            for spine, accepted, depth in zip(its.spine, its.accepted, its.depth, strict=True)
+        )
+        assert (its.stage_ms is None) == record.control
+        if its.stage_ms:
+            assert {stage: sum(times) for stage, times in its.stage_ms.items()} == record.stage_ms
 
 
 def test_everything_is_warm_before_anything_is_timed(cells, stack_folder):
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     warm = [call for call in cells.calls if call.max_new_tokens < 41]
     assert cells.calls[: len(warm)] == warm
-    assert Counter((call.arm, call.staged) for call in warm) == {
-        (call.arm, staged): 1 for call in warm for staged in (False, True)
-    }
+    assert {(call.arm.method, call.arm.budget, call.arm.expansion_width) for call in warm} == set(ARMS)
+    assert set(Counter((call.arm, call.staged) for call in warm if call.staged).values()) == {1}
+    assert set(Counter((call.arm, call.staged) for call in warm if not call.staged).values()) == {2}
+
+
+def test_what_the_first_run_of_an_arm_costs_is_told_apart(cells, stack_folder, monkeypatch, capsys):
+    honest, seen = cells.runs.generate, set()
+
+    def compiles(stack, prompt_ids, arm, **options):
+        if arm not in seen:
+            seen.add(arm)
+            time.sleep(0.02)
+        return honest(stack, prompt_ids, arm, **options)
+
+    monkeypatch.setattr(cells.runs, "generate", compiles)
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    origin = read_records(stack_folder / "cell.jsonl")[0].provenance
+    assert 7 * 0.015 < origin.jit_s <= origin.warmup_s
+    assert re.search(r"math T=1 repeat 0: warm after 0\.[1-9] s, 0\.[1-9] s of them in first", capsys.readouterr().err)
 
 
 def test_stage_times_come_from_a_second_run_of_the_reported_split(cells, stack_folder):
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     measured = [call for call in cells.calls if call.max_new_tokens == 41 and call.prompt == "prompt 1"]
-    assert [call.staged for call in measured] == [False] * 7 + [True] * 7
-    assert all(record.stage_ms for record in read_records(stack_folder / "cell.jsonl"))
+    assert [call.staged for call in measured] == [False] * 8 + [True] * 7
+    assert all(record.stage_ms or record.control for record in read_records(stack_folder / "cell.jsonl"))
     for other in (settings_for(stack_folder, split="dev"), settings_for(stack_folder, repeat=1)):
         cells.calls.clear()
         cells.decode_cell(other, stack_folder / "other.jsonl")
@@ -101,7 +89,7 @@ def test_stage_times_come_from_a_second_run_of_the_reported_split(cells, stack_f
 
 
 def test_stage_times_are_of_the_first_prompts(cells, stack_folder, monkeypatch):
-    monkeypatch.setattr(cells, "STAGED_PROMPTS", 2)
+    monkeypatch.setattr(cells.runs, "STAGED_PROMPTS", 2)
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     staged = {record.prompt for record in read_records(stack_folder / "cell.jsonl") if record.stage_ms}
     assert staged == {0, 1}
@@ -109,11 +97,11 @@ def test_stage_times_are_of_the_first_prompts(cells, stack_folder, monkeypatch):
 
 def test_order_is_mirrored_within_pairs_and_rotated_between_them(cells):
     arms = list("abcd")
-    orders = ["".join(cells.arm_order(arms, prompt, 0)) for prompt in range(8)]
+    orders = ["".join(cells.runs.run_order(arms, prompt, 0)) for prompt in range(8)]
     assert orders == ["abcd", "dcba", "bcda", "adcb", "cdab", "badc", "dabc", "cbad"]
     for place in range(4):
         assert Counter(order[place] for order in orders) == dict.fromkeys("abcd", 2)
-    assert cells.arm_order(arms, 0, 1) == cells.arm_order(arms, 2, 0)
+    assert cells.runs.run_order(arms, 0, 1) == cells.runs.run_order(arms, 2, 0)
 
 
 def test_repeats_decode_the_same_text(cells, stack_folder):
@@ -126,7 +114,7 @@ def test_repeats_decode_the_same_text(cells, stack_folder):
 
 
 def test_other_text_is_recorded_with_its_place(cells, stack_folder, monkeypatch):
-    honest = cells.generate
+    honest = cells.runs.generate
 
     def tampered(stack, prompt_ids, arm, **options):
         generation = honest(stack, prompt_ids, arm, **options)
@@ -134,11 +122,117 @@ def test_other_text_is_recorded_with_its_place(cells, stack_folder, monkeypatch)
             generation.tokens[7] += 1
         return generation
 
-    monkeypatch.setattr(cells, "generate", tampered)
+    monkeypatch.setattr(cells.runs, "generate", tampered)
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     for record in read_records(stack_folder / "cell.jsonl"):
         wrong = (record.method, record.budget) == ("tfm", 64)
         assert (record.lossless, record.first_divergence) == ((False, 7) if wrong else (True, None))
+
+
+def test_the_control_stands_half_a_turn_away_from_ar_at_every_prompt(cells):
+    for arms in (2, 7, 8):
+        runs = cells.runs.runs_of([cells.AR, *[cells.Arm("ddtree", budget) for budget in range(1, arms)]])
+        for prompt in range(2 * len(runs)):
+            order = cells.runs.run_order(runs, prompt, 0)
+            first, second = (index for index, run in enumerate(order) if run.arm == cells.AR)
+            assert {second - first, len(runs) - (second - first)} == {len(runs) // 2, (len(runs) + 1) // 2}
+
+
+def test_an_arm_that_raises_leaves_its_reason_and_the_cell_goes_on(cells, stack_folder, monkeypatch, capsys):
+    honest = cells.runs.generate
+    errors = {"ddtree": RuntimeError("no memory\nat all"), "tfm": NotImplementedError("no such kernel")}
+
+    def fails(stack, prompt_ids, arm, **options):
+        if arm.budget == 64:
+            raise errors[arm.method]
+        return honest(stack, prompt_ids, arm, **options)
+
+    monkeypatch.setattr(cells.runs, "generate", fails)
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    records = read_records(stack_folder / "cell.jsonl")
+    wide = {(r.method, r.status, r.reason, r.tokens, r.lossless) for r in records if r.budget == 64}
+    assert wide == {
+        ("ddtree", "failed", "RuntimeError: no memory", None, None),
+        ("tfm", "unsupported", "NotImplementedError: no such kernel", None, None),
+    }
+    assert {r.status for r in records if r.budget != 64} == {"ok"}
+    said = capsys.readouterr().err
+    assert "ddtree 64 has no number on 3 of 3 prompts (RuntimeError: no memory)" in said
+    assert [r.accepted for r in read_rounds(stack_folder / "cell.rounds.jsonl") if r.budget == 64] == [[]] * 6
+    table = decode_table([stack_folder / "cell.jsonl"])
+    assert table["tokens"].dtype == "Int64"
+    assert table.loc[table["budget"] == 64, "tokens"].isna().all()
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", 0.25), ("float32", None)])
+def test_bf16_divergence_comes_with_the_gap_of_the_choice(cells, stack_folder, monkeypatch, dtype, expected):
+    honest, asked = cells.runs.generate, []
+
+    def tampered(stack, prompt_ids, arm, **options):
+        generation = honest(stack, prompt_ids, arm, **options)
+        if arm.budget == 64:
+            generation.tokens[7] += 1
+        return generation
+
+    def gap(stack, prompt_ids, tokens, *, temperature, seed):
+        asked.append((bytes(prompt_ids), len(tokens), temperature, seed))
+        return 0.25
+
+    monkeypatch.setattr(cells.runs, "generate", tampered)
+    monkeypatch.setattr(cells.runs, "logit_gap", gap)
+    settings = settings_for(stack_folder)
+    cells.decode_cell(
+        settings.model_copy(update={"stack": settings.stack.model_copy(update={"dtype": dtype})}),
+        stack_folder / "cell.jsonl",
+    )
+    for record in read_records(stack_folder / "cell.jsonl"):
+        assert record.logit_gap == (expected if record.budget == 64 else None)
+    assert asked == ([(b"prompt %d" % prompt, 7, 1.0, prompt) for prompt in (0, 0, 1, 1, 2, 2)] if expected else [])
+
+
+def test_what_plain_decoding_raises_ends_the_cell(cells, stack_folder, monkeypatch):
+    def fails(stack, prompt_ids, arm, **options):
+        raise RuntimeError("kernel")
+
+    monkeypatch.setattr(cells.runs, "generate", fails)
+    with pytest.raises(RuntimeError, match="kernel"):
+        cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+
+
+def test_stage_times_of_other_rounds_are_not_kept(cells, stack_folder, monkeypatch):
+    honest = cells.runs.generate
+
+    def staged_differs(stack, prompt_ids, arm, *, max_new_tokens, staged, **options):
+        return honest(stack, prompt_ids, arm, max_new_tokens=max_new_tokens - staged, staged=staged, **options)
+
+    monkeypatch.setattr(cells.runs, "generate", staged_differs)
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    assert not any(record.stage_ms for record in read_records(stack_folder / "cell.jsonl"))
+
+
+def test_foreign_load_is_what_others_keep_busy(monkeypatch, tmp_path):
+    stat, clock = tmp_path / "stat", iter((10.0, 12.0))
+    own = iter(((1.0, 0.5, 0.0, 0.0, 9.0), (2.0, 1.0, 0.0, 0.0, 9.0)))
+    posix = SimpleNamespace(times=lambda: next(own), sysconf=lambda name: 100)
+    monkeypatch.setattr("tfm_bench.measure.foreign_load.STAT", stat)
+    monkeypatch.setattr("tfm_bench.measure.foreign_load.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("tfm_bench.measure.foreign_load.os", posix)
+    stat.write_text("cpu  100 0 100 5000 70 0 0 0 0 0\ncpu0 1 2 3\n")
+    meter = LoadMeter()
+    stat.write_text("cpu  250 10 180 9000 900 5 5 50 77 0\ncpu0 1 2 3\n")
+    assert meter.foreign_load() == pytest.approx((3.0 - 1.5) / 2)
+
+
+def test_no_foreign_load_is_told_of_an_instant(cells):
+    assert LoadMeter().foreign_load() is None
+
+
+def test_a_busy_machine_is_said_once(cells, stack_folder, monkeypatch, capsys):
+    for load, said in ((0.31, 1), (0.29, 0), (None, 0)):
+        monkeypatch.setattr(LoadMeter, "foreign_load", lambda meter, load=load: load)
+        cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+        assert capsys.readouterr().err.count("other processes kept 0.3 cores busy") == said
+        assert {r.provenance.foreign_load for r in read_records(stack_folder / "cell.jsonl")} == {load}
 
 
 def test_records_become_one_table(cells, stack_folder):
@@ -147,7 +241,7 @@ def test_records_become_one_table(cells, stack_folder):
         paths.append(stack_folder / f"{split}.jsonl")
         cells.decode_cell(settings_for(stack_folder, split=split), paths[-1])
     table = decode_table(paths)
-    assert len(table) == 2 * 7 * PROMPTS
+    assert len(table) == 2 * 8 * PROMPTS
     assert list(table["split"]) == sorted(table["split"])
     assert list(table["method"].unique()) == list(METHODS)
     tfm = table[table["method"] == "tfm"]
@@ -177,7 +271,7 @@ def test_a_failure_while_measuring_leaves_no_file(cells, stack_folder, monkeypat
     def fails(*arguments, **options):
         raise RuntimeError("kernel")
 
-    monkeypatch.setattr(cells, "_measure_prompt", fails)
+    monkeypatch.setattr(cells, "measure_prompt", fails)
     with pytest.raises(RuntimeError):
         cells.decode_cell(settings_for(stack_folder), stack_folder / "raw" / "cell.jsonl")
     assert not list(stack_folder.glob("raw/*"))
@@ -187,7 +281,7 @@ def test_a_damaged_record_names_file_and_line(cells, stack_folder):
     output = stack_folder / "cell.jsonl"
     cells.decode_cell(settings_for(stack_folder), output)
     output.write_text(output.read_text() + '{"prompt": 0')
-    with pytest.raises(UserError, match=rf"cell\.jsonl, line {7 * PROMPTS + 1}: not a record"):
+    with pytest.raises(UserError, match=rf"cell\.jsonl, line {8 * PROMPTS + 1}: not a record"):
         read_records(output)
 
 
@@ -199,6 +293,10 @@ def test_a_record_says_where_it_comes_from(cells, stack_folder):
     assert record.provenance.threads == 1
     assert record.provenance.versions["torch"][0].isdigit()
     assert record.provenance.cpu
+    assert record.provenance.started_at <= record.provenance.finished_at
+    assert record.provenance.gdn_path == "fake:fused"
+    assert record.provenance.family_versions["measure.cells"] == cells.VERSION
+    assert record.provenance.gpu is None
     assert record.gdn_implementation == record.weaver_implementation == "fake"
     assert len(record.checkpoint_sha256) == len(record.prompts_sha256) == 64
 

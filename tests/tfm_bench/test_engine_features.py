@@ -9,7 +9,8 @@ import torch
 
 from tests.tfm_bench.tiny_stack import random_stack
 from tfm_bench import engine
-from tfm_bench.engine import Arm, StageClock, _Sequence
+from tfm_bench.engine import Arm, _Sequence
+from tfm_bench.generation import StageClock
 from tfm_bench.verification.sample_match import KeyedNoise
 
 PROMPT, NEW_TOKENS = [3, 9, 4], 30
@@ -40,7 +41,7 @@ def texts(stack, arm):
     text = [*PROMPT, sequence.prefill(PROMPT, TEMPERATURE, NOISE)]
     yield sequence, text
     while len(text) < len(PROMPT) + NEW_TOKENS:
-        text += sequence.round(text[-1], TEMPERATURE, NOISE, StageClock(False, stack.target.device))
+        text += sequence.round(text[-1], TEMPERATURE, NOISE, StageClock(False, stack.target.device)).emitted
         yield sequence, text
 
 

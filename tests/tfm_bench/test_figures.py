@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.colors import to_rgb
 
 from tfm_bench.config import METHODS
@@ -22,6 +23,7 @@ def headline() -> pd.DataFrame:
             **{"stack": "tiny", "dataset": dataset, "temperature": temperature, "method": method, "budget": 16},
             **{"expansion_width": 0, "prompts": 16, "baseline": baseline, "prompt_selection": selection},
             "degenerate_prompts": int(selection == "all" and dataset == "code"),
+            **{"noise_low": 0.97, "noise_high": 1.02, "status": "ok"},
             **{"speedup": 1.0 + rank + (selection == "all") / 2, "speedup_low": 0.9 + rank, "speedup_high": 1.2 + rank},
         }
         for dataset, temperature, (rank, method) in itertools.product(
@@ -41,7 +43,7 @@ def decode() -> pd.DataFrame:
             **{"stack": "tiny", "split": split, "dataset": dataset, "temperature": temperature, "repeat": repeat},
             **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "verify_width": budget + 1},
             **{"rounds": 10, "accepted_drafts_sum": 10 * ACCEPTED[method] + prompt * budget // 16},
-            **{"degenerate": False, "lossless": True},
+            **{"degenerate": False, "lossless": True, "control": False, "status": "ok"},
             **{"dtype": "float32", "device": "Some CPU", "threads": 2, "measured_at": "2026-11-30T08:00:00+00:00"},
         }
         for split, dataset, temperature, repeat, prompt, (method, budget) in places
@@ -66,12 +68,26 @@ def test_speedup_bars_are_the_rows_of_the_companion_table():
 
 def test_a_row_without_speedup_is_marked_not_drawn_as_zero():
     table = headline()
-    table.loc[(table["method"] == "tfm") & (table["dataset"] == "code"), ["speedup", "speedup_low", "speedup_high"]] = (
-        np.nan
-    )
+    for dataset, status in (("code", "not lossless"), ("math", "failed: out of memory")):
+        rows = (table["method"] == "tfm") & (table["dataset"] == dataset)
+        table.loc[rows, ["speedup", "speedup_low", "speedup_high", "status"]] = [np.nan, np.nan, np.nan, status]
     figure = figure_speedup_by_dataset(plotted_speedups(table), "note")
     for axes in figure.axes:
-        assert [text.get_text() for text in axes.texts].count("not lossless") == 1
+        texts = [text.get_text() for text in axes.texts]
+        assert texts.count("not lossless") == texts.count("failed") == 1
+
+
+def test_the_noise_floor_is_a_band_around_one_behind_each_group():
+    table = headline()
+    table.loc[table["dataset"] == "code", ["noise_low", "noise_high"]] = np.nan
+    axes = figure_speedup_by_dataset(plotted_speedups(table), "note").axes[0]
+    bands = [
+        c.get_paths()[0].get_extents()
+        for c in axes.collections
+        if isinstance(c, FillBetweenPolyCollection) and c.get_paths()
+    ]
+    assert [(band.y0, band.y1) for band in bands] == [(0.97, 1.02)] * 2
+    assert [(band.x0 + band.x1) / 2 for band in bands] == [0.0, 2.0]
 
 
 def test_acceptance_lines_are_the_rows_of_the_companion_table():

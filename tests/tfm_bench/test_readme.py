@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.tfm_bench.decode_rows import decode_rows
 from tfm_bench.measure.records import read_decode_table
-from tfm_bench.report.readme import BEGIN, END, readme_with_results
+from tfm_bench.report.readme import BEGIN, END, against_rows, headline_rows, readme_with_results
 from tfm_bench.report.speedup import table_speedup
 
 ROOT = Path(__file__).parents[2]
@@ -28,14 +29,29 @@ def test_expected_speedup_follows_from_the_expected_records(decode):
     pd.testing.assert_frame_equal(table_speedup(decode), expected, check_dtype=False, rtol=1e-9)
 
 
-def test_a_changed_number_changes_the_readme(decode):
-    readme = f"text\n{BEGIN}\n{END}\nmore\n"
+def test_a_changed_number_changes_the_readme():
+    readme, decode = f"text\n{BEGIN}\n{END}\nmore\n", decode_rows()
     doubled = decode.assign(decode_ms=decode["decode_ms"].where(decode["method"] != "tfm", 2 * decode["decode_ms"]))
     assert readme_with_results(readme, decode) != readme_with_results(readme, doubled)
     assert readme_with_results(readme, decode).startswith("text\n")
     assert readme_with_results(readme, decode).endswith("\nmore\n")
 
 
-def test_missing_markers_are_an_error(decode):
+def test_the_headline_shows_the_noise_floor_and_why_a_speedup_is_missing():
+    decode = decode_rows()
+    assert set(headline_rows(decode)["A/A"]) == {"[0.98, 1.02]"}
+    assert set(headline_rows(decode[~decode["control"]])["A/A"]) == {"–"}
+    decode.loc[(decode["method"] == "tfm") & (decode["split"] == "test"), ["status", "reason"]] = [
+        "failed",
+        "no memory",
+    ]
+    shown = headline_rows(decode)
+    failed = shown["method"] == "DFlash-TfM"
+    assert set(shown.loc[failed, "speedup"]) == {"failed: no memory"}
+    assert shown.loc[~failed, "speedup"].str.match(r"\d\.\d\d \[").all()
+    assert set(against_rows(decode)["speed ratio"]) == {"failed: no memory"}
+
+
+def test_missing_markers_are_an_error():
     with pytest.raises(ValueError, match="README lacks"):
-        readme_with_results("no markers here", decode)
+        readme_with_results("no markers here", decode_rows())

@@ -1,49 +1,15 @@
 """Tables from a made-up decode.csv whose speeds and acceptances are known."""
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.tfm_bench.decode_rows import ARMS, ROUNDS, decode_rows
 from tfm_bench.errors import UserError
 from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.speedup import COLUMNS, HEADLINE_COLUMNS, table_headline, table_speedup
 from tfm_bench.report.stage_times import STAGE_COLUMNS, table_stage_times
 from tfm_bench.report.tables import escape_latex, to_latex, to_markdown, write_table
-
-# (method, budget, width): accepted drafts per round, milliseconds per round on dev and on test
-ARMS = {
-    ("ar", 0, 0): (0, 10.0, 10.0),
-    ("dflash_chain", 8, 0): (1, 16.0, 16.0),
-    ("dflash_chain", 15, 0): (1, 12.0, 12.0),
-    ("ddtree", 8, 0): (1, 12.0, 12.0),
-    ("ddtree", 64, 0): (2, 15.0, 15.0),
-    ("tfm", 8, 1): (2, 13.0, 20.0),
-    ("tfm", 64, 4): (3, 20.0, 13.0),
-}
-ROUNDS = 12
-
-
-def decode_rows(datasets=("math", "code"), temperatures=(0.0, 1.0), repeats=2, prompts=4) -> pd.DataFrame:
-    rows = []
-    places = itertools.product(("dev", "test"), datasets, temperatures, range(repeats), range(prompts), ARMS)
-    for split, dataset, temperature, repeat, prompt, (method, budget, width) in places:
-        accepted, dev_ms, test_ms = ARMS[method, budget, width]
-        jitter = 1 + 0.1 * prompt + 0.02 * repeat
-        staged = split == "test" and repeat == 0
-        rows.append(
-            {
-                **{"stack": "tiny", "repeat": repeat, "split": split, "dataset": dataset, "temperature": temperature},
-                **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": width},
-                **{"verify_width": budget + 1, "tokens": ROUNDS * (accepted + 1), "rounds": ROUNDS},
-                **{"accepted_drafts_sum": ROUNDS * accepted, "prefill_ms": 5.0},
-                "decode_ms": ROUNDS * jitter * (dev_ms if split == "dev" else test_ms),
-                **{column: 2.0 * ROUNDS if staged else np.nan for column in STAGE_COLUMNS},
-                **{"lossless": True, "first_divergence": np.nan, "degenerate": False, "dtype": "float32"},
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def pick(table: pd.DataFrame, **values) -> pd.DataFrame:
@@ -56,7 +22,8 @@ def test_speedup_has_exactly_the_promised_columns_and_rows():
     table = table_speedup(decode_rows())
     assert ",".join(COLUMNS) == (
         "stack,dataset,temperature,method,budget,expansion_width,verify_width,prompts,lossless_prompts,tokens,rounds,"
-        "acceptance_length,accepted_drafts,round_time_ms,tokens_per_second,speedup,speedup_low,speedup_high"
+        "acceptance_length,accepted_drafts,round_time_ms,tokens_per_second,speedup,speedup_low,speedup_high,noise_low,"
+        "noise_high,degenerate_prompts,acceptance_ratio,round_time_ratio,status"
     )
     assert list(table.columns) == COLUMNS
     assert len(table) == 2 * 2 * len(ARMS)
@@ -74,6 +41,89 @@ def test_speedup_values_are_those_put_in():
     assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
 
 
+def test_speedup_is_the_product_of_its_factors():
+    for table in (table_speedup(decode_rows()), table_headline(decode_rows())):
+        product = table["acceptance_ratio"] * table["round_time_ratio"]
+        np.testing.assert_allclose(table["speedup"], product, rtol=1e-14)
+    row = pick(table_speedup(decode_rows()), dataset="math", temperature=1.0, method="ddtree", budget=64).iloc[0]
+    assert row["acceptance_ratio"] == 3.0
+    assert row["round_time_ratio"] == pytest.approx(10 / 15)
+    headline = table_headline(decode_rows())
+    for factor in ("acceptance_ratio", "round_time_ratio"):
+        assert (headline[f"{factor}_low"] <= headline[factor] + 1e-12).all()
+        assert (headline[factor] <= headline[f"{factor}_high"] + 1e-12).all()
+
+
+def test_the_noise_floor_is_the_control_over_plain_decoding_and_in_nothing_else():
+    decode = decode_rows()
+    for table in (table_speedup(decode), table_headline(decode)):
+        assert table["noise_low"].between(0.97, 0.99).all()
+        assert table["noise_high"].between(1.01, 1.03).all()
+    slow = decode.assign(decode_ms=decode["decode_ms"] * np.where(decode["control"], 3.0, 1.0))
+    tables = (table_speedup, table_headline, table_acceptance_ratio, table_stage_times)
+    for make in tables:
+        pd.testing.assert_frame_equal(
+            make(slow).drop(columns=["noise_low", "noise_high"], errors="ignore"),
+            make(decode).drop(columns=["noise_low", "noise_high"], errors="ignore"),
+        )
+    assert (table_speedup(slow)["noise_high"] < 0.4).all()
+    assert table_speedup(decode[~decode["control"]])[["noise_low", "noise_high"]].isna().all(axis=None)
+
+
+def test_a_failed_record_enters_no_sum_and_its_arm_shows_no_speedup_but_the_reason():
+    decode = decode_rows()
+    failed = (decode["method"] == "tfm") & (decode["budget"] == 64) & (decode["prompt"] == 2) & (decode["repeat"] == 1)
+    numbers = ["tokens", "rounds", "accepted_drafts_sum", "decode_ms", "lossless", "degenerate", *STAGE_COLUMNS]
+    decode = decode.astype(dict.fromkeys(["lossless", "degenerate"], "boolean"))
+    decode.loc[failed, numbers] = pd.NA
+    decode.loc[failed, ["status", "reason"]] = ["failed", "out of memory"]
+    table = table_speedup(decode)
+    arm = pick(table, method="tfm", budget=64)
+    assert set(arm["status"]) == {"failed: out of memory"}
+    assert arm[["speedup", "speedup_low", "acceptance_ratio", "round_time_ratio"]].isna().all(axis=None)
+    assert set(arm["rounds"]) == {7 * ROUNDS}
+    assert set(arm["acceptance_length"]) == {4.0}
+    assert set(table.drop(arm.index)["status"]) == {"ok"}
+    ratios = table_acceptance_ratio(decode)
+    assert set(pick(ratios, method="tfm", budget=64)["status"]) == {"failed: out of memory"}
+    assert set(pick(ratios, method="tfm", budget=8)["status"]) == {"ok"}
+    assert len(table_stage_times(decode)) == 2 * len(ARMS)
+    assert set(pick(table_headline(decode), method="tfm")["budget"]) == {8}
+
+
+def test_a_failed_baseline_leaves_no_speedup_of_the_others():
+    decode = decode_rows()
+    decode.loc[(decode["method"] == "ar") & (decode["repeat"] == 0), ["status", "reason"]] = ["skipped", "no time"]
+    table = table_speedup(decode)
+    plain = table["method"] == "ar"
+    assert set(table[plain]["status"]) == {"skipped: no time"}
+    assert set(table[plain]["tokens"]) == {4 * ROUNDS}
+    assert set(table[~plain]["status"]) == {"baseline skipped: no time"}
+    assert table["speedup"].isna().all()
+
+
+@pytest.mark.parametrize(("column", "other"), [("device", "another CPU"), ("threads", 4), ("dtype", "bfloat16")])
+def test_rows_of_different_hardware_are_not_compared(column, other):
+    decode = decode_rows()
+    moved = (decode["dataset"] == "code") & (decode["split"] == "test")
+    across_datasets = table_headline(decode.assign(**{column: decode[column].mask(moved, other)}))
+    pooled = across_datasets["dataset"] == "all"
+    assert set(across_datasets[pooled]["status"]) == {f"mixed hardware: {column}"}
+    assert across_datasets[pooled][["speedup", "noise_low", "acceptance_ratio"]].isna().all(axis=None)
+    assert set(across_datasets[~pooled]["status"]) == {"ok"}
+    repeats = table_speedup(decode.assign(**{column: decode[column].mask(decode["repeat"] == 1, other)}))
+    assert set(repeats["status"]) == {f"mixed hardware: {column}"}
+
+
+def test_arms_are_paired_by_prompt_in_whatever_order_their_rows_come():
+    decode, keys = decode_rows(), ["dataset", "temperature", "method", "budget"]
+    shuffled, ordered = (
+        table_speedup(rows).sort_values(keys) for rows in (decode.sample(frac=1, random_state=0), decode)
+    )
+    numbers = ["speedup", "speedup_low", "speedup_high", "noise_low", "noise_high"]
+    np.testing.assert_allclose(shuffled[numbers], ordered[numbers], rtol=1e-12)
+
+
 def test_plain_decoding_is_its_own_baseline():
     rows = pick(table_speedup(decode_rows()), method="ar")
     assert (rows[["speedup", "speedup_low", "speedup_high", "acceptance_length"]] == 1.0).all(axis=None)
@@ -88,6 +138,7 @@ def test_an_arm_that_changes_the_text_has_no_speedup_in_fp32():
         arm = pick(rows, method="tfm", budget=64, dataset="math")
         assert set(arm["lossless_prompts"]) == {3}
         assert arm[speedups].isna().all(axis=None) == closed
+        assert set(arm["status"]) == ({"not lossless"} if closed else {"ok"})
         assert rows.drop(arm.index)[speedups].notna().all(axis=None)
         assert arm["tokens_per_second"].notna().all()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("Snakefile", "environment.yml", "config", "profiles", "workflows", "tfm_bench")
+COPIED = ("Snakefile", "environment.yml", "config", "profiles", "workflows", "kernels", "tfm_bench")
 FAKES = {
     "fake_engine.py": "engine.py",
     "fake_recorded_trees.py": "measure/recorded_trees.py",
@@ -26,7 +26,8 @@ def run_snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *arguments],
         cwd=project,
-        env=os.environ | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"},
+        # Its own folder for temporary files, so its own device lock: a measurement that runs meanwhile goes on.
+        env=os.environ | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(project.parent)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

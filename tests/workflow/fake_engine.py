@@ -1,14 +1,18 @@
-"""Stands in for tfm_bench.engine: deterministic text, known acceptance and known times, no model and no torch."""
+"""Stands in for tfm_bench.engine: deterministic text, known acceptance and known times, no model."""
 
 from __future__ import annotations
 
-import math
+import os
 import random
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tfm_bench.generation import Generation, Round
+
 DRAFTS_PER_ROUND = {"ar": 0, "dflash_chain": 1, "ddtree": 2, "tfm": 3}
 ROUND_MS = {"ar": 10.0, "dflash_chain": 12.0, "ddtree": 15.0, "tfm": 16.0}
+SLEEP_S = float(os.environ.get("FAKE_ENGINE_SLEEP_S", "0"))  # of every generation, to be killed in
 STAGES = ("draft", "tree", "verify", "accept", "commit", "other")
 
 
@@ -17,16 +21,6 @@ class Arm:
     method: str
     budget: int = 0
     expansion_width: int = 0
-
-
-@dataclass
-class Generation:
-    tokens: list[int]
-    accepted: list[int]
-    verify_width: int
-    prefill_ms: float
-    decode_ms: float
-    stage_ms: dict[str, float] | None
 
 
 class Tokenizer:
@@ -64,10 +58,14 @@ def generate(
     max_new_tokens: int,
     staged: bool = False,
 ) -> Generation:
+    time.sleep(SLEEP_S)
     text = random.Random(f"{prompt_ids} {seed} {temperature}")
-    drafts = DRAFTS_PER_ROUND[arm.method]
-    rounds = math.ceil((max_new_tokens - 1) / (drafts + 1))
-    decode_ms = rounds * ROUND_MS[arm.method]
-    stage_ms = dict.fromkeys(STAGES, decode_ms / len(STAGES)) if staged else None
+    drafts, round_ms = DRAFTS_PER_ROUND[arm.method], ROUND_MS[arm.method]
+    stage_ms = dict.fromkeys(STAGES, round_ms / len(STAGES)) if staged else None
+    width = arm.budget + 1
+    full, rest = divmod(max_new_tokens - 1, drafts + 1)
+    rounds = [Round(drafts, width, drafts, min(drafts, 1), stage_ms)] * full
+    if rest:
+        rounds = [*rounds, Round(rest - 1, width, drafts, min(rest - 1, 1), stage_ms)]
     tokens = [text.randrange(1, 4096) for _ in range(max_new_tokens)]
-    return Generation(tokens, [drafts] * rounds, arm.budget + 1, 5.0, decode_ms, stage_ms)
+    return Generation(tokens, rounds, width, 5.0, len(rounds) * round_ms)

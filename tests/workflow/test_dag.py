@@ -8,6 +8,7 @@ KERNELS = {
     "recorded_trees": 1,
     "kernel_cell": 1,
     "kernel_table": 1,
+    "check_roofline": 1,
     "table_gdn_verify": 1,
     "figure_gdn_verify_latency": 1,
     "figure_gdn_verify_speedup": 1,
@@ -15,6 +16,7 @@ KERNELS = {
 }
 REPORTED = KERNELS | {
     "decode_table": 1,
+    "check_invariants": 1,
     "table_speedup": 1,
     "table_headline": 1,
     "table_acceptance_ratio": 1,
@@ -65,7 +67,16 @@ def test_lint_is_clean(snakemake):
 
 def test_targets_are_listed_with_a_line_each(snakemake):
     lines = snakemake("--list-target-rules").stdout.splitlines()
-    for target in ("all", "reproduce", "reproduce_all", "smoke", "kernel_benchmark", "retrain"):
+    for target in (
+        "all",
+        "reproduce",
+        "reproduce_all",
+        "smoke",
+        "kernel_benchmark",
+        "retrain",
+        "regression",
+        "estimate",
+    ):
         assert any(line.split()[:1] == [target] for line in lines)
 
 

@@ -12,10 +12,10 @@ from tfm_bench.measure.versions import family_version
 
 TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_stage_times")
 FIGURES = ("figure_speedup_by_dataset", "figure_acceptance_by_budget")
-DECODED = {"decode_cell": 2, **dict.fromkeys(("decode_table", *TABLES, *FIGURES, "smoke"), 1)}
+DECODED = {"decode_cell": 2, **dict.fromkeys(("decode_table", "check_invariants", *TABLES, *FIGURES, "smoke"), 1)}
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
 KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), "smoke")
-MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", *KERNEL_SHOWN), 1)
+MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", *KERNEL_SHOWN), 1)
 KERNELS = MEASURED_KERNELS | {"recorded_trees": 1}
 
 
@@ -62,7 +62,7 @@ def test_the_speeds_that_were_put_in_come_out(finished):
     assert (table["lossless_prompts"] == table["prompts"]).all()
     assert table.loc["ar", "tokens_per_second"] == pytest.approx(100.0)
     assert table.loc["tfm", "speedup"] == pytest.approx(tokens * 10 / (-(-tokens // 4) * 16))
-    assert table.loc["tfm", "accepted_drafts"] == 3.0
+    assert table.loc["tfm", "accepted_drafts"] == tokens / -(-tokens // 4) - 1
     assert list(table["verify_width"]) == [1, 16, 17, 17]
 
 
@@ -96,6 +96,12 @@ def test_a_change_of_what_was_measured_reruns_it(finished, plan):
         assert jobs(plan) == DECODED
     with edited(finished / "checkpoints/tiny/weaver/model.safetensors", "weaver", "another"):
         assert jobs(plan) == DECODED | KERNELS
+    cells = finished / "tfm_bench/measure/cells.py"
+    version = f"VERSION = {family_version('measure.cells')}"
+    with edited(cells, version, f"{version}  # as good as ever"):
+        assert jobs(plan) == {}
+    with edited(cells, version, f"{version}1"):
+        assert jobs(plan) == DECODED
     with edited(finished / "config/smoke.yaml", "most_runs: 5", "most_runs: 6"):
         assert jobs(plan) == MEASURED_KERNELS
     with edited(finished / "tfm_bench/measure/kernels.py", "VERSION = 1", "VERSION = 2"):
@@ -113,3 +119,14 @@ def test_a_failing_cell_says_why_in_one_line_and_leaves_no_result(finished, snak
     assert "error: checkpoints/tiny/prompts/math.dev.jsonl:1: found a line that is no prompt" in done.stdout
     assert "Traceback" not in done.stdout
     assert not raw.exists()
+
+
+def test_a_record_that_breaks_an_invariant_stops_the_tables_in_one_line(finished, snakemake):
+    with edited(finished / "results/smoke/raw/test.math.t100.r0.rounds.jsonl", '"accepted":[3,', '"accepted":[2,'):
+        done = snakemake("results/smoke/tables/speedup.csv")
+    assert done.returncode != 0
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("error: results/smoke/raw/test.math"))
+    for part in ("r0.jsonl, line ", "(tfm, budget 16, prompt 0): sum of accepted", "found ", "expected is "):
+        assert part in line
+    assert "Traceback" not in done.stdout
+    assert not (finished / "results/smoke/checks/invariants.csv").exists()

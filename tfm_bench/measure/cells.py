@@ -5,74 +5,121 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tfm_bench.config import STACK_PARTS, TREE_METHODS, CellSettings, expansion_width
-from tfm_bench.engine import Arm, Generation, Stack, generate
+from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
+from tfm_bench.measure.cell_runs import AR, Cell, measure_prompt, runs_of, warm_up
+from tfm_bench.measure.device_lock import device_lock
 from tfm_bench.measure.files import require_disk, write_text
-from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_sha256
+from tfm_bench.measure.foreign_load import WARN_CORES, LoadMeter
+from tfm_bench.measure.gpu_state import read_gpu
+from tfm_bench.measure.partial import PartialFile, PromptResult, hash_of
 from tfm_bench.measure.progress import with_progress
-from tfm_bench.measure.provenance import Provenance, collect_provenance
-from tfm_bench.measure.records import DecodeRecord
+from tfm_bench.measure.provenance import CellProvenance, arithmetic, now, origin_of
+from tfm_bench.measure.rounds import rounds_path
+from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
-from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts, prompt_set_hash
+from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
 
-VERSION = 2
+VERSION = 3
+FAMILIES = ("measure.cells", "measure.records")
 DISK_MEGABYTES = 50
-WARMUP_TOKENS = 24
-STAGED_PROMPTS = 4  # enough for the share of each stage; every one costs a second pass
 WEIGHT_SUFFIXES = (".safetensors", ".pth")
-
-AR = Arm("ar")
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """What stays the same from prompt to prompt."""
-
-    settings: CellSettings
-    stack: Stack
-    arms: list[Arm]
-    provenance: Provenance
-    prompts_sha256: str
-    checkpoint_sha256: str
-
-    @property
-    def label(self) -> str:
-        settings = self.settings
-        return f"{settings.split} {settings.dataset} T={settings.temperature:g} repeat {settings.repeat}"
-
-    @property
-    def staged(self) -> bool:
-        """Stage times come from the first prompts of one repeat of the reported split."""
-        return self.settings.split == "test" and self.settings.repeat == 0
+DEVICE = "cpu"  # where Stack.load puts every stack
+ATTENTION_PATH = "grouped_bmm"  # tfm_bench.models.layers.grouped_attention
 
 
 def decode_cell(settings: CellSettings, output: Path) -> None:
-    """Measure one cell and write its records, one JSON line each, to `output`. Raises UserError for bad input."""
+    """Measure one cell: its records, one JSON line each, to `output`, the rounds to rounds_path(output).
+
+    Waits while another process measures on the device. Continues what a killed run of the same settings, code,
+    checkpoint and prompts left behind. Raises UserError for bad input.
+    """
     require_disk(output, DISK_MEGABYTES)
     torch.set_num_threads(settings.stack.threads)
-    stack, prompts = _load_stack(settings), _load_prompts(settings)
-    cell = _Cell(
-        settings=settings,
-        stack=stack,
-        arms=cell_arms(settings, stack.block_size),
-        provenance=collect_provenance(stack.device),
-        prompts_sha256=prompt_set_hash(prompts),
-        checkpoint_sha256=checkpoint_sha256(Path(settings.stack.path)),
-    )
-    _warm_up(cell, prompts[0])
-    records = [
-        record
-        for index, prompt in enumerate(with_progress(prompts, cell.label))
-        for record in _measure_prompt(cell, index, prompt)
-    ]
-    write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
+    with device_lock(DEVICE):
+        started_at, start = now(), time.monotonic()
+        stack, prompts = _load_stack(settings), _load_prompts(settings)
+        cell = Cell(
+            settings=settings,
+            stack=stack,
+            runs=runs_of(cell_arms(settings, stack.block_size)),
+            prompts_sha256=prompt_set_hash(prompts),
+            checkpoint_sha256=checkpoint_sha256(Path(settings.stack.path)),
+        )
+        origin = _origin(cell) | {"started_at": started_at, "load_s": time.monotonic() - start}
+        partial = PartialFile(output, _key(cell, origin))
+        if len(partial.prompts) < len(prompts):
+            _measure(cell, prompts, origin, partial)
+    _say_failures(cell, partial.prompts)
+    _write(output, partial.prompts)
+    partial.remove()
+
+
+def _measure(cell: Cell, prompts: list[Prompt], origin: dict[str, Any], partial: PartialFile) -> None:
+    """Warm up, then measure the prompts that `partial` lacks."""
+    warmup_s, jit_s = warm_up(cell, prompts[0])
+    print(f"{cell.label}: warm after {warmup_s:.1f} s, {jit_s:.1f} s of them in first runs", file=sys.stderr)
+    gpu, meter = read_gpu(cell.stack.device), LoadMeter()
+    measured = {"gpu": gpu, "warmup_s": warmup_s, "jit_s": jit_s, "finished_at": now(), "foreign_load": None}
+    provenance = CellProvenance(**origin, **measured)
+    done = len(partial.prompts)
+    for index, prompt in enumerate(with_progress(prompts[done:], cell.label), start=done):
+        partial.append(measure_prompt(cell, index, prompt, provenance, meter))
+    _say_foreign_load(cell, partial.prompts[-1].records[-1].provenance)
+
+
+def _say_foreign_load(cell: Cell, origin: CellProvenance) -> None:
+    """A line for each resource that others used meanwhile."""
+    effect = "its times may be too long"
+    if origin.foreign_load is not None and origin.foreign_load > WARN_CORES:
+        busy = f"{origin.foreign_load:.1f} cores"
+        print(f"{cell.label}: other processes kept {busy} busy; {effect}", file=sys.stderr)
+    if origin.gpu is not None and max(origin.gpu.before.processes, origin.gpu.after.processes) > 1:
+        print(f"{cell.label}: other processes use {origin.gpu.name} too; {effect}", file=sys.stderr)
+
+
+def _origin(cell: Cell) -> dict[str, Any]:
+    """The fields of CellProvenance that are known before anything runs."""
+    settings = cell.settings
+    return {
+        **origin_of(cell.stack.device),
+        **arithmetic(),
+        "attention_path": ATTENTION_PATH,
+        "gdn_path": f"{cell.stack.gdn_implementation}:{settings.stack.gdn_verify}",
+        "dtype": settings.stack.dtype,
+        "seed": settings.seed,
+        "family_versions": {family: family_version(family) for family in FAMILIES},
+        "config_sha256": hash_of(settings.model_dump()),
+    }
+
+
+def _key(cell: Cell, origin: dict[str, Any]) -> str:
+    """Equal for runs whose records may stand in one file: also of one device, so that no cell mixes hardware."""
+    names = ("config_sha256", "family_versions", "device", "cpu", "gdn_path", "versions")
+    hashes = {"checkpoint": cell.checkpoint_sha256, "prompts": cell.prompts_sha256}
+    return hash_of({name: origin[name] for name in names} | hashes)
+
+
+def _say_failures(cell: Cell, prompts: list[PromptResult]) -> None:
+    """One line for each reason why an arm has no number."""
+    records = [record for prompt in prompts for record in prompt.records if record.status != "ok"]
+    for (arm, reason), count in Counter((f"{r.method} {r.budget}", r.reason) for r in records).items():
+        print(f"{cell.label}: {arm} has no number on {count} of {len(prompts)} prompts ({reason})", file=sys.stderr)
+
+
+def _write(output: Path, prompts: list[PromptResult]) -> None:
+    """The companion first: where `output` stands, all is there."""
+    rounds = (line.model_dump_json() for prompt in prompts for line in prompt.rounds)
+    write_text(rounds_path(output), "".join(f"{line}\n" for line in rounds))
+    records = (line.model_dump_json() for prompt in prompts for line in prompt.records)
+    write_text(output, "".join(f"{line}\n" for line in records))
 
 
 def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
@@ -86,13 +133,6 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
             width = expansion_width(settings.expansion_width, budget) if method == "tfm" else 0
             arms.append(Arm(method, budget=budget, expansion_width=width))
     return arms
-
-
-def arm_order(arms: Sequence[Arm], prompt: int, repeat: int) -> list[Arm]:
-    """Order of the arms at a prompt: rotated every two prompts and every repeat, reversed on odd prompts (ABBA)."""
-    shift = (prompt // 2 + repeat) % len(arms)
-    order = [*arms[shift:], *arms[:shift]]
-    return order[::-1] if prompt % 2 else order
 
 
 def _load_stack(settings: CellSettings) -> Stack:
@@ -114,69 +154,3 @@ def checkpoint_sha256(stack: Path) -> str:
     listed = [file for part in STACK_PARTS for file in sorted((stack / part).iterdir())]
     files = [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
     return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
-
-
-def _warm_up(cell: _Cell, prompt: Prompt) -> None:
-    """Run every arm, so every verify width, before anything is timed."""
-    start, limit = time.monotonic(), min(WARMUP_TOKENS, cell.settings.max_new_tokens)
-    for arm in cell.arms:
-        for staged in (False, True) if cell.staged else (False,):
-            _generate(cell, prompt, arm, seed=cell.settings.seed, staged=staged, limit=limit)
-    print(f"{cell.label}: {len(cell.arms)} arms warm after {time.monotonic() - start:.1f} s", file=sys.stderr)
-
-
-def _measure_prompt(cell: _Cell, index: int, prompt: Prompt) -> list[DecodeRecord]:
-    """Every arm once without inner timers, then, for staged prompts, once more for the stage times."""
-    order = arm_order(cell.arms, index, cell.settings.repeat)
-    seed, limit = cell.settings.seed + index, cell.settings.max_new_tokens
-    timed = {arm: _generate(cell, prompt, arm, seed=seed, limit=limit) for arm in order}
-    staged = order if cell.staged and index < STAGED_PROMPTS else []
-    stages = {arm: _generate(cell, prompt, arm, seed=seed, limit=limit, staged=True).stage_ms for arm in staged}
-    return [_record(cell, index, prompt, arm, timed[arm], timed[AR], stages.get(arm)) for arm in cell.arms]
-
-
-def _generate(cell: _Cell, prompt: Prompt, arm: Arm, *, seed: int, limit: int, staged: bool = False) -> Generation:
-    return generate(
-        cell.stack,
-        encode_prompt(cell.stack.tokenizer, prompt),
-        arm,
-        temperature=cell.settings.temperature,
-        seed=seed,
-        max_new_tokens=limit,
-        staged=staged,
-    )
-
-
-def _record(
-    cell: _Cell,
-    index: int,
-    prompt: Prompt,
-    arm: Arm,
-    generation: Generation,
-    reference: Generation,
-    stage_ms: dict[str, float] | None,
-) -> DecodeRecord:
-    divergence = first_divergence(generation.tokens, reference.tokens)
-    return DecodeRecord(
-        prompt=index,
-        prompt_id=prompt.id,
-        method=arm.method,
-        budget=arm.budget,
-        expansion_width=arm.expansion_width,
-        verify_width=generation.verify_width,
-        tokens=len(generation.tokens) - 1,
-        accepted=generation.accepted,
-        prefill_ms=generation.prefill_ms,
-        decode_ms=generation.decode_ms,
-        stage_ms=stage_ms,
-        tokens_sha256=tokens_sha256(generation.tokens),
-        lossless=divergence is None,
-        first_divergence=divergence,
-        degenerate=is_degenerate(generation.tokens),
-        gdn_implementation=cell.stack.gdn_implementation,
-        weaver_implementation=cell.stack.weaver.implementation,
-        checkpoint_sha256=cell.checkpoint_sha256,
-        prompts_sha256=cell.prompts_sha256,
-        settings=cell.settings,
-        provenance=cell.provenance,
-    )

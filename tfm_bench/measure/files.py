@@ -8,10 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from tfm_bench.errors import UserError
 
 BYTES_PER_MEGABYTE = 1_000_000
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
@@ -35,6 +40,18 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def read_json_lines(path: Path, model: type[Model], kind: str) -> list[Model]:
+    """One model per line. Raises UserError, one line: file, line number and what is wrong with what is not `kind`."""
+    models = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            models.append(model.model_validate_json(line))
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise UserError(f"{path}, line {number}: not {kind} ({reason}); delete it and rerun") from None
+    return models
 
 
 def require_disk(path: Path, megabytes: int) -> None:

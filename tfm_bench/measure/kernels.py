@@ -19,6 +19,7 @@ from kernels.gdn_tree import Implementation, TreeStructure, implementations
 from tfm_bench.config import KernelSettings
 from tfm_bench.kernel_config import KernelCase
 from tfm_bench.measure.clocks import Cache, Clock, CpuClock, CudaClock, keep_freed_memory
+from tfm_bench.measure.device_lock import device_lock
 from tfm_bench.measure.files import BYTES_PER_MEGABYTE, require_disk, write_text
 from tfm_bench.measure.kernel_arms import KernelArm, Verdict, judge, list_arms
 from tfm_bench.measure.kernel_problems import (
@@ -97,11 +98,12 @@ def kernel_cell(
 ) -> None:
     """Measure all problems of the configuration and write their records, one JSON line each, to `output`.
 
-    trees: the file of recorded_trees. registry: the implementations, by default those that are installed here.
+    trees: the file of recorded_trees. registry: the implementations, by default those that are installed here. Waits
+    while another process measures on the device.
     """
     require_disk(output, DISK_MEGABYTES)
     recorded, cases = read_recorded_trees(trees), settings.kernels.cases()
-    with torch.inference_mode():
+    with device_lock(_device().type), torch.inference_mode():
         bench = _make_bench(settings, recorded, registry)
         start = time.monotonic()
         checks = with_progress(cases, "kernels, check", unit="problems", weight=_weight)
@@ -115,11 +117,15 @@ def kernel_cell(
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
 
 
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def _make_bench(
     settings: KernelSettings, recorded: list[RecordedTree], registry: Mapping[str, Implementation] | None
 ) -> _Bench:
     torch.set_num_threads(settings.threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device()
     clock: Clock = CudaClock(device) if device.type == "cuda" else CpuClock()
     kept = device.type == "cuda" or keep_freed_memory()
     installed = implementations(device) if registry is None else registry

@@ -4,61 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal, Self
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from tfm_bench.config import METHODS, STAGES, CellSettings
 from tfm_bench.errors import UserError
-from tfm_bench.measure.provenance import Provenance
+from tfm_bench.measure.files import read_json_lines
+from tfm_bench.measure.provenance import CellProvenance
 
-SCHEMA_VERSION = 2
-VERSION = 2
+SCHEMA_VERSION: Literal[3] = 3
+VERSION = 3
+
+Status = Literal["ok", "failed", "skipped", "unsupported"]
+MEASURED = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "prefill_ms", "decode_ms")
+JUDGED = ("tokens_sha256", "lossless", "degenerate")
+FLAGS = ["control", "lossless", "degenerate"]
+WHOLE = ["verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "first_divergence"]
 
 
 class DecodeRecord(BaseModel):
     """One generation. `tokens` counts what the rounds emitted: the first token comes from prefill and is not in it.
 
-    accepted: per round, tokens emitted less one; a stop id or max_new_tokens may cut the last round. decode_ms excludes
-    prefill and comes from a run without inner timers; stage_ms from a second run, where one was made.
-    first_divergence indexes the emitted tokens, the first included; it is None where the text is that of `ar`.
+    control: the second run of `ar`, the A/A control of its cell. status: only `ok` records hold numbers, the others a
+    reason. decode_ms excludes prefill and comes from a run without inner timers; stage_ms from a second run, where one
+    was made. accepted_drafts and acceptance_length are means over the rounds, without and with the bonus token; None
+    where no round ran. max_depth: the most drafts that one round accepted. first_divergence indexes the emitted
+    tokens, the first included; it is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
+    target preferred the token of `ar` there.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    schema_version: Literal[3] = SCHEMA_VERSION
     prompt: int
     prompt_id: str
     method: str
     budget: int
     expansion_width: int
-    verify_width: int
-    tokens: int
-    accepted: list[int]
-    prefill_ms: float
-    decode_ms: float
-    stage_ms: dict[str, float] | None
-    tokens_sha256: str
-    lossless: bool
-    first_divergence: int | None
-    degenerate: bool
+    control: bool
+    status: Status
+    reason: str | None
+    verify_width: int | None = None
+    tokens: int | None = None
+    rounds: int | None = None
+    accepted_drafts_sum: int | None = None
+    accepted_drafts: float | None = None
+    acceptance_length: float | None = None
+    max_depth: int | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    stage_ms: dict[str, float] | None = None
+    tokens_sha256: str | None = None
+    lossless: bool | None = None
+    first_divergence: int | None = None
+    logit_gap: float | None = None
+    degenerate: bool | None = None
     gdn_implementation: str
     weaver_implementation: str
     checkpoint_sha256: str
     prompts_sha256: str
     settings: CellSettings
-    provenance: Provenance
+    provenance: CellProvenance
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        missing = [name for name in (*MEASURED, *JUDGED) if getattr(self, name) is None]
+        if self.status == "ok" and missing:
+            raise ValueError(f"{missing[0]}: found nothing; a record with status ok has it")
+        if self.status != "ok" and not self.reason:
+            raise ValueError(f"reason: found nothing; a record with status {self.status} says why")
+        return self
 
 
 def read_records(path: Path) -> list[DecodeRecord]:
     """Records of one cell. Raises UserError naming file and line of what is not a record."""
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            records.append(DecodeRecord.model_validate_json(line))
-        except ValidationError as error:
-            raise UserError(
-                f"{path}, line {number}: not a record ({error.errors()[0]['msg']}); delete it and rerun"
-            ) from None
-    return records
+    return read_json_lines(path, DecodeRecord, "a record")
 
 
 def decode_table(paths: Iterable[Path]) -> pd.DataFrame:
@@ -67,14 +89,30 @@ def decode_table(paths: Iterable[Path]) -> pd.DataFrame:
     if not rows:
         raise UserError("results: no record found in the raw files; delete them and rerun")
     frame = pd.DataFrame(rows)
-    keys = ["split", "dataset", "temperature", "repeat", "prompt", "method_rank", "budget", "expansion_width"]
+    keys = [
+        "split",
+        "dataset",
+        "temperature",
+        "repeat",
+        "prompt",
+        "method_rank",
+        "budget",
+        "expansion_width",
+        "control",
+    ]
     ranked = frame.assign(method_rank=frame["method"].map(METHODS.index))
-    return ranked.sort_values(keys, ignore_index=True).drop(columns="method_rank")
+    return _typed(ranked.sort_values(keys, ignore_index=True).drop(columns="method_rank"))
 
 
 def read_decode_table(path: Path) -> pd.DataFrame:
     """results/decode.csv with its types; empty cells are missing values."""
-    return pd.read_csv(path, keep_default_na=False, na_values=[""])
+    return _typed(pd.read_csv(path, keep_default_na=False, na_values=[""]))
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """Whole numbers stay whole and flags stay flags where a record that is not ok leaves a gap."""
+    gaps = [column for column in WHOLE if table[column].isna().any()]
+    return table.astype(dict.fromkeys(gaps, "Int64") | dict.fromkeys(FLAGS, "boolean"))
 
 
 def _row(record: DecodeRecord) -> dict[str, object]:
@@ -86,15 +124,18 @@ def _row(record: DecodeRecord) -> dict[str, object]:
         "split": settings.split,
         "dataset": settings.dataset,
         "temperature": settings.temperature,
-        **record.model_dump(include={"prompt", "method", "budget", "expansion_width", "verify_width", "tokens"}),
-        "rounds": len(record.accepted),
-        "accepted_drafts_sum": sum(record.accepted),
-        **record.model_dump(include={"decode_ms", "prefill_ms"}),
+        **_columns(record, "prompt", "method", "budget", "expansion_width", "control", "status", "reason"),
+        **_columns(record, "verify_width", "tokens", "rounds", "accepted_drafts_sum"),
+        **_columns(record, "accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms"),
         **stages,
-        **record.model_dump(include={"tokens_sha256", "lossless", "first_divergence", "degenerate"}),
-        **record.model_dump(include={"gdn_implementation", "weaver_implementation"}),
+        **_columns(record, "tokens_sha256", "lossless", "first_divergence", "logit_gap", "degenerate"),
+        **_columns(record, "gdn_implementation", "weaver_implementation"),
         "dtype": settings.stack.dtype,
         "device": provenance.device,
         "threads": provenance.threads,
-        "measured_at": provenance.measured_at.isoformat(),
+        "measured_at": provenance.started_at.isoformat(),
     }
+
+
+def _columns(record: DecodeRecord, *names: str) -> dict[str, object]:
+    return {name: getattr(record, name) for name in names}

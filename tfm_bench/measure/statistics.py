@@ -1,9 +1,19 @@
 """Ratios of sums over the same prompts, and their intervals from a paired bootstrap.
 
 All arrays are [R, P]: R repeats (processes), P prompts. Every repeat measures the same prompts, so the two levels are
-crossed: a draw picks R repeats, then P prompts that it applies to each of them. Prompts drawn anew within each repeat
+crossed: a draw picks repeats, then prompts that it applies to each of them. Prompts drawn anew within each repeat
 would count one prompt R times as independent evidence, and give intervals too narrow by the root of R. Two arms share
 every draw (paired), and so do numerator and denominator.
+
+A draw takes n - 1 of n, not n of n: the variance of a resampled mean is then s²/n, without the factor (n - 1)/n that
+halves what two repeats show of their differences (Rao and Wu, 1988). The percentiles are those of a normal distribution
+at the quantiles of Student's t with P - 1 degrees of freedom, as Hesterberg (2015) advises for small samples.
+
+Coverage of 95 % intervals in 1,000 simulated experiments of 2 x 14 and 3 x 42 measurements (test_statistics.py): 93 to
+97 % where prompts differ by 30 % in acceptance and repeats by 2 % in favour of one arm. At the edges of what the
+default run shows: 98 % where noise of single measurements prevails (crossed draws count it more than once), 91 to 95 %
+where acceptance of prompts differs by half (skewed) or repeats by 3 %. Plain percentiles hold 88 to 92 % with 14
+prompts. One repeat shows no difference between repeats: its intervals hold 77 to 80 % at 3 %.
 """
 
 from __future__ import annotations
@@ -13,6 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -35,7 +46,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Interval:
-    """Percentile interval."""
+    """Percentile interval; nan at both ends where a single prompt leaves nothing to compare."""
 
     low: float
     high: float
@@ -43,11 +54,15 @@ class Interval:
 
 def rate_interval(rate: Rate, *, draws: int = DRAWS, level: float = LEVEL, seed: int = SEED) -> Interval:
     """Interval of rate.value()."""
-    return _percentiles(_resampled(rate, _weights(rate.counts.shape, draws, seed)), level)
+    return _percentiles(_resampled(rate, _weights(rate.counts.shape, draws, seed)), level, rate.counts.shape[1])
 
 
 def ratio(rate: Rate, baseline: Rate) -> float:
-    """rate.value() / baseline.value(): with tokens over time, the speedup."""
+    """rate.value() / baseline.value().
+
+    With tokens over seconds it is the speedup: the product of the ratios of tokens over rounds (acceptance) and of
+    rounds over seconds (round time).
+    """
     return float(_divide(rate.value(), baseline.value()))
 
 
@@ -58,15 +73,26 @@ def ratio_interval(
     if rate.counts.shape != baseline.counts.shape:
         raise ValueError(f"arms are not paired: {rate.counts.shape} against {baseline.counts.shape}")
     weights = _weights(rate.counts.shape, draws, seed)
-    return _percentiles(_divide(_resampled(rate, weights), _resampled(baseline, weights)), level)
+    return _percentiles(_divide(_resampled(rate, weights), _resampled(baseline, weights)), level, rate.counts.shape[1])
+
+
+def widened_tail(level: float, prompts: int) -> float:
+    """Share of draws beyond each end of an interval: under (1 - level) / 2, and the more so the fewer the prompts."""
+    return float(ndtr(stdtrit(prompts - 1, (1 - level) / 2)))
 
 
 @lru_cache(maxsize=8)
 def _weights(shape: tuple[int, ...], draws: int, seed: int) -> tuple[Array, Array]:
-    """How often each repeat [draws, R] and each prompt [draws, P] occurs in each draw."""
+    """What each repeat [draws, R] and each prompt [draws, P] weighs in each draw; 1 where there is only one."""
     rng = np.random.default_rng(seed)
-    repeats, prompts = (rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64) for n in shape)
+    repeats, prompts = (_level_weights(rng, n, draws) for n in shape)
     return repeats, prompts
+
+
+def _level_weights(rng: np.random.Generator, n: int, draws: int) -> Array:
+    if n == 1:
+        return np.ones((draws, 1))
+    return rng.multinomial(n - 1, np.full(n, 1 / n), size=draws).astype(np.float64) * (n / (n - 1))
 
 
 def _resampled(rate: Rate, weights: tuple[Array, Array]) -> Array:
@@ -75,8 +101,9 @@ def _resampled(rate: Rate, weights: tuple[Array, Array]) -> Array:
     return _divide(counts, per)
 
 
-def _percentiles(values: Array, level: float) -> Interval:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def _percentiles(values: Array, level: float, prompts: int) -> Interval:
+    tail = widened_tail(level, prompts)
+    low, high = np.quantile(values, [tail, 1 - tail]) if prompts > 1 else (np.nan, np.nan)
     return Interval(float(low), float(high))
 
 

@@ -7,16 +7,25 @@ from typing import Any
 
 import pandas as pd
 
-from tfm_bench.measure.statistics import Interval, ratio, ratio_interval
-from tfm_bench.report.arms import ArmData, arms_of, degenerate_prompts, groups_of, selections_of
+from tfm_bench.measure.statistics import ratio, ratio_interval
+from tfm_bench.report.arms import (
+    NO_INTERVAL,
+    OK,
+    ArmData,
+    arms_of,
+    degenerate_prompts,
+    groups_of,
+    selections_of,
+    status_of_pair,
+)
 
-VERSION = 2
+VERSION = 3
 BASELINES = {"ddtree": ("dflash_chain",), "tfm": ("dflash_chain", "ddtree")}
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "verify_width"],
     *["baseline", "baseline_verify_width", "prompts", "accepted_drafts", "baseline_accepted_drafts"],
     *["accepted_drafts_ratio", "accepted_drafts_ratio_low", "accepted_drafts_ratio_high"],
-    *["degenerate_prompts", "prompt_selection"],
+    *["degenerate_prompts", "prompt_selection", "status"],
 ]
 
 
@@ -24,8 +33,8 @@ def table_acceptance_ratio(decode: pd.DataFrame) -> pd.DataFrame:
     """Tree methods against the chain and against each other on the test split, per dataset and pooled ("all").
 
     The baseline has the budget of the row; beyond the drafter's block the chain stays at its block. Intervals are
-    paired by prompt. Groups with some degenerate text come twice, with it and without; an arm that is not lossless has
-    no ratio.
+    paired by prompt. Groups with some degenerate text come twice, with it and without. A row without ratio says why in
+    `status`.
     """
     rows: list[dict[str, Any]] = []
     for temperature, dataset, group in groups_of(decode[decode["split"] == "test"], pooled=True):
@@ -44,9 +53,11 @@ def _baselines(arm: ArmData, arms: list[ArmData]) -> list[ArmData]:
 
 
 def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> dict[str, Any]:
-    accepted, reference = arm.accepted_drafts(), baseline.accepted_drafts()
-    fair = arm.may_claim_speed and baseline.may_claim_speed
-    interval = ratio_interval(accepted, reference) if fair else Interval(math.nan, math.nan)
+    status = status_of_pair(arm, baseline)
+    point, interval = math.nan, NO_INTERVAL
+    if status == OK:
+        accepted, reference = arm.accepted_drafts(), baseline.accepted_drafts()
+        point, interval = ratio(accepted, reference), ratio_interval(accepted, reference)
     return {
         "stack": arm.rows["stack"].iloc[0],
         "dataset": dataset,
@@ -58,9 +69,10 @@ def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> d
         "baseline": baseline.method,
         "baseline_verify_width": baseline.verify_width,
         "prompts": arm.prompts,
-        "accepted_drafts": accepted.value(),
-        "baseline_accepted_drafts": reference.value(),
-        "accepted_drafts_ratio": ratio(accepted, reference) if fair else math.nan,
+        "accepted_drafts": arm.mean_accepted_drafts,
+        "baseline_accepted_drafts": baseline.mean_accepted_drafts,
+        "accepted_drafts_ratio": point,
         "accepted_drafts_ratio_low": interval.low,
         "accepted_drafts_ratio_high": interval.high,
+        "status": status,
     }

@@ -13,7 +13,7 @@ from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.arms import clean_rows
 from tfm_bench.report.speedup import table_headline
 from tfm_bench.report.stage_times import table_stage_times
-from tfm_bench.report.tables import to_markdown
+from tfm_bench.report.tables import DASH, to_markdown
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 LABELS = {"ar": "AR", "dflash_chain": "DFlash chain", "ddtree": "DDTree", "tfm": "DFlash-TfM"}
@@ -36,7 +36,8 @@ def results_section(decode: pd.DataFrame) -> str:
     where = (
         f"Measured on {first['device']}, {first['threads']} threads, {first['dtype']}, "
         f"{decode['measured_at'].min()[:10]}; {decode['repeat'].nunique()} processes per cell; test prompts: {counts}. "
-        "Brackets: 95 % interval, paired bootstrap over repeats and prompts."
+        "Brackets: 95 % interval, paired bootstrap over repeats and prompts. A/A: the interval of AR over AR, measured "
+        "twice in every process; a speedup inside it is no finding."
     )
     return "\n".join(
         [
@@ -71,6 +72,7 @@ def headline_rows(decode: pd.DataFrame) -> pd.DataFrame:
             "round (ms)": shown["round_time_ms"],
             "tok/s": shown["tokens_per_second"].map("{:.0f}".format),
             "speedup": with_interval(shown, "speedup"),
+            "A/A": interval(shown, "noise"),
             "lossless": fraction(shown["lossless_prompts"], shown["prompts"]),
             "degenerate, left out": fraction(every["degenerate_prompts"], every["prompts"]),
         }
@@ -123,9 +125,15 @@ def stage_rows(decode: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_interval(table: pd.DataFrame, column: str) -> pd.Series:
-    """value [low, high], or a dash where there is none."""
-    values = zip(table[column], table[f"{column}_low"], table[f"{column}_high"], strict=True)
-    texts = ["–" if pd.isna(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in values]
+    """value [low, high], or, where there is no value, the status that says why."""
+    values = table[column].map("{:.2f} ".format) + interval(table, column)
+    return values.where(table[column].notna(), table["status"])
+
+
+def interval(table: pd.DataFrame, column: str) -> pd.Series:
+    """[low, high], or a dash where there is none."""
+    ends = zip(table[f"{column}_low"], table[f"{column}_high"], strict=True)
+    texts = [DASH if pd.isna(low) else f"[{low:.2f}, {high:.2f}]" for low, high in ends]
     return pd.Series(texts, index=table.index)
 
 

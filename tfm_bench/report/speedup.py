@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tfm_bench.errors import UserError
 from tfm_bench.measure.statistics import ratio, ratio_interval
-from tfm_bench.report.arms import ALL_DATASETS, ArmData, arms_of, degenerate_prompts, groups_of, selections_of
+from tfm_bench.report.arms import (
+    ALL_DATASETS,
+    MILLISECONDS,
+    NO_INTERVAL,
+    OK,
+    ArmData,
+    arms_of,
+    degenerate_prompts,
+    groups_of,
+    noise_floor,
+    selections_of,
+    status_of_pair,
+)
 
-VERSION = 1
+VERSION = 2
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "verify_width"],
     *["prompts", "lossless_prompts", "tokens", "rounds", "acceptance_length", "accepted_drafts"],
-    *["round_time_ms", "tokens_per_second", "speedup", "speedup_low", "speedup_high"],
+    *["round_time_ms", "tokens_per_second", "speedup", "speedup_low", "speedup_high", "noise_low", "noise_high"],
+    *["degenerate_prompts", "acceptance_ratio", "round_time_ratio", "status"],
 ]
-HEADLINE_COLUMNS = [*COLUMNS, "baseline", "degenerate_prompts", "prompt_selection", "chosen_on"]
+FACTOR_INTERVALS = [f"{factor}_ratio_{end}" for factor in ("acceptance", "round_time") for end in ("low", "high")]
+HEADLINE_COLUMNS = [*COLUMNS, *FACTOR_INTERVALS, "baseline", "prompt_selection", "chosen_on"]
+RATIOS = {"speedup": ArmData.speed, "acceptance_ratio": ArmData.acceptance, "round_time_ratio": ArmData.round_speed}
 BASELINES = {"tfm": ("ddtree", "dflash_chain")}
 
 
 def table_speedup(decode: pd.DataFrame) -> pd.DataFrame:
     """Every arm on every dataset and temperature of the test split, with its speedup over `ar`.
 
-    tokens and rounds are sums over prompts and repeats. A row whose text is not lossless in fp32 has no speedup.
+    tokens and rounds are sums over prompts and repeats. speedup = acceptance_ratio x round_time_ratio: tokens per round
+    over those of `ar`, times the round time of `ar` over that of the arm. noise_low and noise_high are the A/A interval
+    of the dataset and temperature. A row without speedup says why in `status`.
     """
     rows: list[dict[str, Any]] = []
     for temperature, dataset, group in groups_of(_split(decode, "test"), pooled=False):
-        arms = arms_of(group)
+        arms, extra = arms_of(group), _of_group(group)
         baseline = _only(arms, "ar")
-        rows += [_row(arm, baseline, dataset, temperature) for arm in arms]
+        rows += [{**_row(arm, baseline, dataset, temperature), **extra} for arm in arms]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -57,7 +74,7 @@ def _headline_rows(
     group: pd.DataFrame, chosen: dict[str, tuple[int, int]], dataset: str, temperature: float, selection: str
 ) -> list[dict[str, Any]]:
     arms = {arm.method: arm for arm in arms_of(group) if chosen[arm.method] == (arm.budget, arm.expansion_width)}
-    extra = {"degenerate_prompts": degenerate_prompts(group), "prompt_selection": selection, "chosen_on": "dev"}
+    extra = {**_of_group(group), "prompt_selection": selection, "chosen_on": "dev"}
     pairs = [(method, "ar") for method in arms]
     pairs += [(method, baseline) for method in arms for baseline in BASELINES.get(method, ()) if baseline in arms]
     return [
@@ -67,14 +84,18 @@ def _headline_rows(
 
 
 def _fastest(arms: list[ArmData]) -> dict[str, tuple[int, int]]:
-    """Per method the (budget, expansion width) with most tokens per second, lossless ones first."""
-    ranked = sorted(arms, key=lambda arm: (arm.may_claim_speed, arm.speed().value()))
+    """Per method the (budget, expansion width) with most tokens per second among those that may claim a speed."""
+    ranked = sorted(arms, key=lambda arm: (arm.status == OK, _speed(arm)))
     return {arm.method: (arm.budget, arm.expansion_width) for arm in ranked}
 
 
+def _of_group(group: pd.DataFrame) -> dict[str, Any]:
+    noise = noise_floor(group)
+    return {"noise_low": noise.low, "noise_high": noise.high, "degenerate_prompts": degenerate_prompts(group)}
+
+
 def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> dict[str, Any]:
-    rounds, milliseconds = arm.rows["rounds"].sum(), arm.rows["decode_ms"].sum()
-    accepted = arm.accepted_drafts().value()
+    rounds, accepted = arm.total("rounds"), arm.mean_accepted_drafts
     return {
         "stack": arm.rows["stack"].iloc[0],
         "dataset": dataset,
@@ -85,22 +106,31 @@ def _row(arm: ArmData, baseline: ArmData, dataset: str, temperature: float) -> d
         "verify_width": arm.verify_width,
         "prompts": arm.prompts,
         "lossless_prompts": arm.lossless_prompts,
-        "tokens": arm.rows["tokens"].sum(),
+        "tokens": arm.total("tokens"),
         "rounds": rounds,
         "acceptance_length": accepted + 1,
         "accepted_drafts": accepted,
-        "round_time_ms": milliseconds / rounds if rounds else np.nan,
-        "tokens_per_second": arm.speed().value(),
-        **_speedup(arm, baseline),
+        "round_time_ms": arm.total("decode_ms") / rounds if rounds else math.nan,
+        "tokens_per_second": _speed(arm),
+        **_comparison(arm, baseline),
     }
 
 
-def _speedup(arm: ArmData, baseline: ArmData) -> dict[str, float]:
-    if not (arm.may_claim_speed and baseline.may_claim_speed):
-        return dict.fromkeys(["speedup", "speedup_low", "speedup_high"], np.nan)
-    interval = ratio_interval(arm.speed(), baseline.speed())
-    point = ratio(arm.speed(), baseline.speed())
-    return {"speedup": point, "speedup_low": interval.low, "speedup_high": interval.high}
+def _comparison(arm: ArmData, baseline: ArmData) -> dict[str, Any]:
+    """speedup and its two factors with their intervals; all are empty unless the status is "ok"."""
+    status = status_of_pair(arm, baseline)
+    compared: dict[str, Any] = {"status": status}
+    for name, rate in RATIOS.items():
+        point, interval = math.nan, NO_INTERVAL
+        if status == OK:
+            point, interval = ratio(rate(arm), rate(baseline)), ratio_interval(rate(arm), rate(baseline))
+        compared |= {name: point, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return compared
+
+
+def _speed(arm: ArmData) -> float:
+    milliseconds = arm.total("decode_ms")
+    return arm.total("tokens") / milliseconds * MILLISECONDS if milliseconds else math.nan
 
 
 def _split(decode: pd.DataFrame, split: str) -> pd.DataFrame:

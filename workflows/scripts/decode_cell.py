@@ -9,4 +9,4 @@ from tfm_bench.config import CellSettings
 with entry(snakemake.log[0]):
     from tfm_bench.measure.cells import decode_cell
 
-    decode_cell(CellSettings.model_validate(snakemake.params.settings), Path(snakemake.output[0]))
+    decode_cell(CellSettings.model_validate(snakemake.params.settings), Path(snakemake.output.records))

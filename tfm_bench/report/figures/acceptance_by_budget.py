@@ -9,21 +9,21 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tfm_bench.config import TREE_METHODS
 from tfm_bench.measure.statistics import rate_interval
-from tfm_bench.report.arms import arms_of, groups_of, not_degenerate
+from tfm_bench.report.arms import OK, arms_of, groups_of, not_degenerate
 from tfm_bench.report.style import METHOD_STYLES, house_style, label_lines, new_figure
 
-VERSION = 3
+VERSION = 4
 
 
 def plotted_acceptance(decode: pd.DataFrame) -> pd.DataFrame:
     """Acceptance length with its interval per dataset, temperature and arm of the test split.
 
-    Without `ar`, whose length is 1, without prompts whose text is a loop, and without arms that are not lossless.
+    Without `ar`, whose length is 1, without prompts whose text is a loop, and without arms that failed or are not lossless.
     """
     rows = []
     for temperature, dataset, group in groups_of(decode[decode["split"] == "test"], pooled=False):
         for arm in arms_of(not_degenerate(group)):
-            if arm.method == "ar" or not arm.may_claim_speed:
+            if arm.method == "ar" or arm.status != OK:
                 continue
             interval = rate_interval(arm.accepted_drafts())
             rows.append(

@@ -1,0 +1,30 @@
+"""A made-up decode.csv of known speeds, for comparisons of runs."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+
+ROUND_MS = {"ar": 10.0, "ddtree": 15.0, "tfm": 16.0}
+DRAFTS = {"ar": 0, "ddtree": 2, "tfm": 3}
+ROUNDS, PROMPTS, REPEATS, NOISE = 30, 8, 2, 0.02
+
+
+def decode_rows(seed: int = 0) -> pd.DataFrame:
+    """Two datasets, A/A control included; times scatter by NOISE around known ones."""
+    rng = np.random.default_rng(seed)
+    arms = [("ar", 0, False), ("ar", 0, True), ("ddtree", 15, False), ("tfm", 15, False)]
+    rows = [
+        {
+            **{"stack": "tiny", "repeat": repeat, "split": split, "dataset": dataset, "temperature": 1.0},
+            **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": int(method == "tfm")},
+            **{"control": control, "status": "ok", "reason": None, "tokens": ROUNDS * (DRAFTS[method] + 1)},
+            "rounds": ROUNDS,
+            "decode_ms": ROUNDS * ROUND_MS[method] * (1 + 0.1 * prompt) * rng.normal(1, NOISE),
+            **{"lossless": True, "dtype": "float32", "device": "Some CPU", "threads": 2},
+        }
+        for split, dataset, repeat, prompt, (method, budget, control) in itertools.product(
+            ("dev", "test"), ("math", "code"), range(REPEATS), range(PROMPTS), arms
+        )
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,101 @@
+"""What a generation says of its rounds, against a walk over the trees that the engine built."""
+
+import pytest
+import torch
+
+from tests.tfm_bench.tiny_stack import random_stack, shipped_stack
+from tfm_bench import engine
+from tfm_bench.config import STAGES
+from tfm_bench.engine import Arm, generate
+from tfm_bench.generation import Round
+from tfm_bench.measure.logit_gap import logit_gap
+from tfm_bench.tree import TokenTree
+
+PROMPT = [3, 9, 4]
+ARMS = [Arm("ar"), Arm("dflash_chain", 7), Arm("ddtree", 90), Arm("tfm", 90, 8)]
+#        anchor, its children 1 (better) and 2, below 1: 3; below 2: 4 and 5 (better); row 6 is padding
+TREE = TokenTree.from_lists([9, 1, 2, 3, 4, 5], [-1, 0, 0, 1, 2, 2], [0.0, -0.5, -1.0, -0.1, -2.0, -0.3], width=7)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """(tree, path) of every round."""
+    rounds, accept = [], engine.accept
+
+    def recorded(tree, *arguments, **options):
+        outcome = accept(tree, *arguments, **options)
+        rounds.append((tree, outcome.path))
+        return outcome
+
+    monkeypatch.setattr(engine, "accept", recorded)
+    return rounds
+
+
+def ancestors(tree, node):
+    """The node and all above it, the anchor last."""
+    return [node] if node == 0 else [node, *ancestors(tree, tree.parents[node].item())]
+
+
+def spine(tree):
+    """From the anchor always the best child, until there is none."""
+    nodes = [0]
+    while tree.children[nodes[-1]]:
+        nodes.append(max(tree.children[nodes[-1]].values(), key=lambda node: tree.edge_logprobs[node].item()))
+    return nodes
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=[arm.method for arm in ARMS])
+@pytest.mark.parametrize("staged", [False, True])
+def test_rounds_describe_the_trees(arm, staged, seen):
+    result = generate(random_stack(), PROMPT, arm, temperature=1.0, seed=2, max_new_tokens=80, staged=staged)
+    assert len(result.rounds) == len(seen)
+    for index, (done, (tree, path)) in enumerate(zip(result.rounds, seen, strict=True)):
+        last = index == len(seen) - 1
+        assert done.accepted == len(path) - 1 or (last and done.accepted < len(path))
+        assert done.verify_width == tree.width == result.verify_width
+        assert done.depth == max(len(ancestors(tree, node)) - 1 for node in range(tree.size))
+        common = sum(a == b for a, b in zip(spine(tree), path, strict=False)) - 1
+        assert done.spine == min(common, done.accepted)
+    assert sum(result.accepted) + len(result.rounds) == len(result.tokens) - 1
+    if arm.method in ("ar", "dflash_chain"):
+        assert all(done.spine == done.accepted for done in result.rounds)
+    else:  # or nothing above could tell a spine from a path
+        assert sum(done.spine for done in result.rounds) < sum(result.accepted)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [([0], 0), ([0, 1], 1), ([0, 1, 3], 2), ([0, 2], 0), ([0, 2, 5], 0), ([0, 2, 4], 0)]
+)
+def test_the_spine_follows_the_best_scored_children(path, expected):
+    done = Round.of(TREE, path, accepted=len(path) - 1, stage_ms=None)
+    assert (done.spine, done.depth, done.verify_width) == (expected, 2, 7)
+
+
+def test_a_cut_round_cuts_its_spine_and_padding_has_no_depth():
+    assert Round.of(TREE, [0, 1, 3], accepted=1, stage_ms=None).spine == 1
+    assert Round.of(TokenTree.from_lists([9], [-1], [0.0], width=4), [0], accepted=0, stage_ms=None).depth == 0
+
+
+def test_stage_times_of_the_rounds_sum_to_those_of_the_generation():
+    result = generate(random_stack(), PROMPT, ARMS[2], temperature=1.0, seed=2, max_new_tokens=40, staged=True)
+    per_round = result.round_stage_ms
+    assert set(per_round) == {*STAGES, "other"}
+    assert {len(times) for times in per_round.values()} == {len(result.rounds)}
+    assert sum(map(sum, per_round.values())) == pytest.approx(result.decode_ms)
+    assert min(map(min, per_round.values())) > 0
+    unstaged = generate(random_stack(), PROMPT, ARMS[2], temperature=1.0, seed=2, max_new_tokens=40)
+    assert unstaged.round_stage_ms is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_gap_is_that_of_the_scores_which_chose_the_token(temperature, monkeypatch):
+    stack, scores = shipped_stack(), []
+    tokens = generate(stack, PROMPT, Arm("ar"), temperature=temperature, seed=2, max_new_tokens=20).tokens
+    add = torch.add
+    monkeypatch.setattr(torch, "add", lambda *a, **k: scores.append(add(*a, **k)) or scores[-1])
+    generate(stack, PROMPT, Arm("ar"), temperature=temperature or 1e-9, seed=2, max_new_tokens=20)
+    for index in (0, 1, 19):
+        gap = logit_gap(stack, PROMPT, tokens[:index], temperature=temperature, seed=2)
+        best, second = scores[index].topk(2).values
+        assert gap == pytest.approx((best - second).item(), abs=1e-4)
+        assert int(scores[index].argmax()) == tokens[index]

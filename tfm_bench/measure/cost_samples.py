@@ -1,0 +1,96 @@
+"""What finished processes cost: their records, and the time and memory that Snakemake's benchmark file gives."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfm_bench.config import CellSettings, StackConfig
+from tfm_bench.measure.cell_runs import STAGED_PROMPTS
+from tfm_bench.measure.kernel_records import read_kernel_records
+from tfm_bench.measure.records import DecodeRecord, read_records
+from tfm_bench.measure.rounds import rounds_path
+
+MILLISECONDS = 1000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a finished process cost. start_s: seconds that do not grow with its work; megabytes: peak memory."""
+
+    work: float
+    start_s: float
+    work_s: float
+    megabytes: float
+    bytes: int
+
+
+def cell_work(settings: CellSettings) -> float:
+    """Tokens that a cell may generate: every arm and the A/A control, and the staged runs. The warm-up is its start.
+
+    Prompts that stop early make fewer, in the sample as in what it stands for. Of the chain all budgets count, also
+    those beyond its block: that cancels against cells of the same budgets.
+    """
+    arms = 1 + len(settings.budgets) * (len(settings.methods) - 1)
+    staged = settings.split == "test" and settings.repeat == 0
+    runs = settings.prompts * (arms + 1) + (min(STAGED_PROMPTS, settings.prompts) * arms if staged else 0)
+    return runs * settings.max_new_tokens
+
+
+def cell_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
+    """A finished cell: its records, and what its process took in all."""
+    records = read_records(raw)
+    work_s = sum(map(_record_seconds, records))
+    return Sample(
+        work=cell_work(records[0].settings),
+        start_s=max(0.0, seconds - work_s),
+        work_s=work_s,
+        megabytes=megabytes,
+        bytes=raw.stat().st_size + rounds_path(raw).stat().st_size,
+    )
+
+
+def kernel_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
+    """A finished kernel benchmark; its work is the number of its problems."""
+    cases = len(read_kernel_records(raw)[0].settings.kernels.cases())
+    return Sample(cases, 0.0, seconds, megabytes, raw.stat().st_size)
+
+
+def stored_cells(folder: Path, stack: StackConfig) -> list[Sample]:
+    """Cells of any suite of this stack that have both records and a benchmark file."""
+    found = [
+        (raw, *_benchmark(log))
+        for log in sorted((folder / "logs").glob("**/decode_cell/*.tsv"))
+        if (raw := _raw(folder, log.parents[1]) / f"{log.stem}.jsonl").is_file()
+    ]
+    return [cell_sample(*cell) for cell in found if read_records(cell[0])[0].settings.stack == stack]
+
+
+def stored_kernels(folder: Path) -> list[Sample]:
+    """Kernel benchmarks of any suite that have records and a benchmark file; only the largest one."""
+    samples = [
+        kernel_sample(raw, *_benchmark(log))
+        for log in sorted((folder / "logs").glob("**/kernel_cell.tsv"))
+        if (raw := _raw(folder, log.parent) / "kernels.jsonl").is_file()
+    ]
+    return sorted(samples, key=lambda sample: sample.work)[-1:]
+
+
+def _record_seconds(record: DecodeRecord) -> float:
+    """Of the timed run, and of the staged one where there is one; a run that failed is not counted."""
+    prefill, stages = record.prefill_ms or 0.0, record.stage_ms
+    staged = prefill + sum(stages.values()) if stages else 0.0
+    return (prefill + (record.decode_ms or 0.0) + staged) / MILLISECONDS
+
+
+def _raw(folder: Path, logs: Path) -> Path:
+    """logs/, logs/smoke/ -> results/raw, results/smoke/raw"""
+    return folder / "results" / logs.relative_to(folder / "logs") / "raw"
+
+
+def _benchmark(path: Path) -> tuple[float, float]:
+    """Seconds and peak memory (MB) of a Snakemake benchmark file; a process too short to be sampled has no memory."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        (row,) = csv.DictReader(lines, delimiter="\t")
+    return float(row["s"]), float(row["max_rss"]) if row["max_rss"][:1].isdigit() else 0.0

@@ -1,0 +1,135 @@
+"""results/README.md, the data dictionary: `python -m tfm_bench.report.dictionary` writes it anew.
+
+Names and types come from the models and the tables, meanings from tfm_bench.report.meanings.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pandas as pd
+from pydantic import BaseModel
+
+from tfm_bench.config import CellSettings, StackConfig
+from tfm_bench.kernel_config import KernelsConfig
+from tfm_bench.measure import kernel_records, regression
+from tfm_bench.measure.files import write_text
+from tfm_bench.measure.provenance import CellProvenance, Provenance
+from tfm_bench.measure.recorded_trees import RecordedTree
+from tfm_bench.measure.records import DecodeRecord
+from tfm_bench.measure.rounds import RoundsRecord
+from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
+from tfm_bench.report.meanings import meaning
+from tfm_bench.report.tables import to_markdown
+
+README = Path("results/README.md")
+PLACE = ["stack", "repeat", "split", "dataset", "temperature", "prompt", "method", "budget", "expansion_width"]
+DECODE_COLUMNS = [
+    *[*PLACE, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
+    *["accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms", *stage_times.STAGE_COLUMNS],
+    *["tokens_sha256", "lossless", "first_divergence", "logit_gap", "degenerate", "gdn_implementation"],
+    *["weaver_implementation", "dtype", "device", "threads", "measured_at"],
+]
+STAGE_TIMES = [*stage_times.KEYS, "rounds", *stage_times.STAGE_COLUMNS, "staged_round_ms", "round_time_ms"]
+TABLES: dict[str, list[str]] = {
+    "decode": DECODE_COLUMNS,
+    "gdn_verify": kernel_records.COLUMNS,
+    "tables/speedup": speedup.COLUMNS,
+    "tables/headline": speedup.HEADLINE_COLUMNS,
+    "tables/acceptance_ratio": acceptance.COLUMNS,
+    "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
+    "tables/gdn_verify": gdn_verify.COLUMNS,
+    "tables/regression": regression.COLUMNS,
+}
+RECORDS: dict[str, type[BaseModel]] = {
+    "decode": DecodeRecord,
+    "rounds": RoundsRecord,
+    "kernels": kernel_records.KernelRecord,
+    "recorded_trees": RecordedTree,
+}
+ORIGINS: dict[str, type[BaseModel]] = {"decode": CellProvenance, "kernels, recorded_trees": Provenance}
+DECODE_MODELS: list[type[BaseModel]] = [DecodeRecord, CellSettings, StackConfig, CellProvenance]
+KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConfig, Provenance]
+
+# Types of columns that no model has; all others are numbers.
+TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at"}
+COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width"}
+NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
+
+HEAD = """# Results
+
+Written by `python -m tfm_bench.report.dictionary`; do not edit.
+
+- `decode.csv`: a row per repeat, prompt and arm; `gdn_verify.csv`: a row per kernel problem, arm and phase.
+- `tables/`: what the README shows, as CSV in full precision, Markdown and LaTeX; `figures/`: what a figure draws, in
+  columns of the same names.
+- `raw/`: JSON lines as measured, a file per process: `<split>.<dataset>.t<temperature x 100>.r<repeat>.jsonl`, its
+  rounds line by line in `.rounds.jsonl`; `kernels.jsonl`, `recorded_trees.jsonl`. `schema/` holds their JSON Schemas.
+- `smoke/`: the same of `snakemake smoke`; `expected/`: the run that the README's numbers come from.
+
+An empty cell is a missing value; no file holds NaN or infinity. Times are milliseconds unless the name says otherwise.
+"""
+
+
+def dictionary_text() -> str:
+    """The whole file. Raises KeyError for a name without meaning."""
+    tables = _rows({file: {name: _column_type(file, name) for name in names} for file, names in TABLES.items()})
+    records = _rows({file: _field_types(model) for file, model in RECORDS.items()})
+    origins = _rows({file: _field_types(model) for file, model in ORIGINS.items()}, where="provenance")
+    return "\n".join([HEAD, "## Columns\n", tables, "## Fields of raw records\n", records, "## provenance\n", origins])
+
+
+def type_text(annotation: Any) -> str:
+    """A type in words: "integer or empty", "list of number"."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(map(type_text, inner))
+    if origin is Annotated:
+        return type_text(inner[0])
+    if origin is list:
+        return f"list of {type_text(inner[0])}"
+    if origin is dict:
+        return f"map to {type_text(inner[1])}"
+    return NAMES.get(annotation, "object")
+
+
+def _field_types(model: type[BaseModel]) -> dict[str, str]:
+    return {name: type_text(field.annotation) for name, field in model.model_fields.items()}
+
+
+def _column_type(file: str, name: str) -> str:
+    """That of the record's field of this name, where the column only repeats it."""
+    if name in TEXT or (name == "status" and file.startswith("tables/")):
+        return "text"
+    for model in KERNEL_MODELS if "gdn_verify" in file else DECODE_MODELS:
+        if name in model.model_fields:
+            return type_text(model.model_fields[name].annotation)
+    return "integer" if name in COUNTS else "number"
+
+
+def _rows(files: dict[str, dict[str, str]], where: str | None = None) -> str:
+    """A line per name, type and meaning, with the files that have it. where: whose meanings, if not the file's."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for file, types in files.items():
+        for name, kind in types.items():
+            found.setdefault((name, kind, *meaning(where or file, name)), []).append(file)
+    table = pd.DataFrame(
+        [(f"`{name}`", kind, unit, text, ", ".join(at)) for (name, kind, unit, text), at in found.items()],
+        columns=["name", "type", "unit", "meaning", "in"],
+    )
+    return to_markdown(table)
+
+
+def main() -> None:
+    """Write results/README.md below the working directory."""
+    write_text(README, dictionary_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+rule regression:
+    """This run against a stored one: snakemake regression --config baseline=PATH; exit code 1 means worse, 2 no comparison."""
+
+    # No output: it runs whenever it is asked for, and Snakemake would remove the table of a run that is worse.
+    input:
+        compared_files,
+    log:
+        "logs/regression.log",
+    conda:
+        "../environment.yml"
+    params:
+        baseline=config.get("baseline"),
+        table="results/tables/regression.csv",
+    script:
+        "scripts/regression.py"
+
+
+rule estimate:
+    """Time, peak memory and disk of what reproduce_all would measure, from stored benchmarks or a pilot."""
+    log:
+        "logs/estimate.log",
+    conda:
+        "../environment.yml"
+    # A pilot measures: nothing else may run beside it.
+    threads: workflow.cores
+    script:
+        "scripts/estimate.py"
+
+
+# Snakemake exits with 1 for every job that fails. Where a baseline is given, 1 is kept for its verdict.
+onstart:
+    if "baseline" in config:
+        Path("results/tables/regression.csv").unlink(missing_ok=True)
+
+
+onerror:
+    if "baseline" in config and not is_regression(Path("results/tables/regression.csv")):
+        sys.exit(EXIT_TOOL_ERROR)
