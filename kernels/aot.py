@@ -33,6 +33,7 @@ class Specialisation(NamedTuple):
 
     signature: type of each run-time argument by name, "*fp32", "*bf16", "i32", "fp32", ...; ":16" behind it where a
     launch would find it divisible by 16 (pointers into torch's allocations, most strides). constexprs: all others.
+    maxnreg: as in a launch; without it ptxas may spill a little for the sake of more blocks per processor.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Specialisation(NamedTuple):
     constexprs: dict[str, object]
     num_warps: int = 4
     num_stages: int = 3
+    maxnreg: int | None = None
 
 
 class Resources(NamedTuple):
@@ -60,7 +62,8 @@ def compile_ahead(spec: Specialisation, capability: int) -> Resources:
     divisible = {(places[name],): [["tt.divisibility", 16]] for name, kind in spec.signature.items() if ":16" in kind}
     signature = {name: types.get(name, "constexpr") for name in spec.kernel.arg_names}
     source = ASTSource(spec.kernel, signature, spec.constexprs, divisible)
-    options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages, "enable_fp_fusion": True}
+    options = {name: getattr(spec, name) for name in ("num_warps", "num_stages", "maxnreg")}
+    options["enable_fp_fusion"] = True
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     usage = _resource_usage(compiled.asm["cubin"])
     return Resources(usage["REG"], compiled.metadata.shared, usage["STACK"] + usage["LOCAL"])

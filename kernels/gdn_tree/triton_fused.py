@@ -90,17 +90,14 @@ def _single_solve(inputs: SolveInputs, products: ProductPlan, outputs: Tensor, p
         scale, nodes, nodes if tree.parents.shape[0] > 1 else 0, tree.max_depth,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:2], *beta.stride()[:2],
         *initial_state.stride()[:3],
-        **_constants(q, v, products, size, tree.max_depth), num_warps=WARPS, num_stages=LOAD_STAGES,
+        **_constants(q, v, products, size, tree.max_depth),
+        num_warps=WARPS, num_stages=LOAD_STAGES, maxnreg=products.maxnreg,
     )  # fmt: skip
 
 
 def _constants(q: Tensor, v: Tensor, products: ProductPlan, size: int, max_depth: int) -> dict[str, object]:
     stages = inverse_stages(max_depth, size)
-    return head_constants(q, v, products) | {
-        "SIZE": size,
-        "STAGES": stages,
-        "GRAM_PRECISION": products.gram_precision,
-    }
+    return head_constants(q, v, products) | dict(SIZE=size, STAGES=stages, GRAM_PRECISION=products.gram_precision)
 
 
 @triton.jit(do_not_specialize=["nodes", "tree_nodes", "max_depth"])
@@ -175,6 +172,6 @@ def specialisations() -> list[Specialisation]:
         for name, q, v, products in launch_cases(size):
             constants = _constants(q, v, products, size, size - 1)
             signature = launch_signature(_single_kernel, q.dtype, constants)
-            label = f"single_{size}_{name}"
-            found.append(Specialisation(label, _single_kernel, signature, constants, WARPS, LOAD_STAGES))
+            options = (WARPS, LOAD_STAGES, products.maxnreg)
+            found.append(Specialisation(f"single_{size}_{name}", _single_kernel, signature, constants, *options))
     return found

@@ -21,6 +21,7 @@ from kernels.gdn_tree.tiles import (
     ProductPlan,
     SolveInputs,
     decay_ratios,
+    exponent,
     head_constants,
     inverse_stages,
     launch_cases,
@@ -32,11 +33,12 @@ from kernels.gdn_tree.tiles import (
 from kernels.gdn_tree.triton_structure import WORD_BITS
 
 TILE = tl.constexpr(WORD_BITS)
+PANEL = tl.constexpr(2 * WORD_BITS * WORD_BITS)
+# Steps and warps that spill on none of sm_80, sm_90 and sm_100.
 PANELS_WARPS = 4
-# Without tensor cores a thread holds whole rows of its operands: half the rows each, or they spill.
+PANELS_FEATURES = {"ieee": 16, "tf32x3": 16, "tf32": 64}
 SOLVE_WARPS = {"ieee": 16, "tf32x3": 8, "tf32": 8}
 LOAD_STAGES = 3
-PANEL = tl.constexpr(2 * WORD_BITS * WORD_BITS)
 
 
 @triton.jit(do_not_specialize=["nodes", "blocks", "tree_nodes", "max_depth"])
@@ -100,10 +102,9 @@ def _panels_kernel(
             row_real = word != 0
             column_real = tl.max(related.to(tl.int32), 0) != 0
             member = tl.arange(0, GROUP_BLOCK)[None, :]
-            group_g = g + tl.minimum(member, GROUP - 1)
-            head_i, tail_i = path_sums(group_g, g_node, parents, tl.where(row_real, node, -1)[:, None], max_depth)
-            start = tl.where(column_real, ancestor, -1)
-            head_j, tail_j = path_sums(group_g, g_node, parents, start[:, None], max_depth)
+            g_row = g + tl.minimum(member, GROUP - 1)
+            head_i, tail_i = path_sums(g_row, g_node, parents, tl.where(row_real, node, -1)[:, None], max_depth)
+            head_j, tail_j = path_sums(g_row, g_node, parents, tl.where(column_real, ancestor, -1)[:, None], max_depth)
             k_products, q_products = tile_products(
                 q, k, q_node, k_node, node, ancestor, row_real, column_real, K, BLOCK_K, TILE, GRAM_PRECISION
             )
@@ -140,9 +141,8 @@ def _solve_kernel(
     words += sequence * tree_nodes * blocks
     panels += tl.program_id(1).to(tl.int64) * (blocks * (blocks + 1) // 2) * PANEL
     decays += tl.program_id(1).to(tl.int64) * nodes
-    results = sequence * nodes * VALUE_HEADS * V + value_head * V
-    outputs += results
-    pseudo_values += results
+    outputs += (sequence * nodes * VALUE_HEADS + value_head) * V
+    pseudo_values += (sequence * nodes * VALUE_HEADS + value_head) * V
     entry = sequence if state_indices is None else tl.load(state_indices + sequence).to(tl.int64)
     state_rows = tl.where(entry < 0, 0, K)
     initial_state += entry * state_entry + value_head * state_head
@@ -152,20 +152,19 @@ def _solve_kernel(
     line = tl.arange(0, 2 * TILE)
     reads_out = line >= TILE
     lane = tl.arange(0, TILE)
-    wide = tl.arange(0, 2 * TILE)[None, :]
     for block in range(blocks):
         node = line % TILE + block * TILE
         rows = lane + block * TILE
         above = (rows < nodes)[:, None] & (word < block)[None, :]
         ancestry = tl.load(words + rows[:, None] * blocks + word[None, :], mask=above, other=0)
         own = tl.load(words + node * blocks + block, mask=node < nodes, other=0)
-        weights = tl.load(panels + block * PANEL + line[:, None] * TILE + wide, mask=wide < TILE, other=0.0)
         real = own != 0
+        weights = tl.load(panels + block * PANEL + line[:, None] * TILE + lane[None, :])
         strength = tl.load(beta + node * beta_node, mask=real, other=0.0)
         decay = tl.load(decays + node, mask=real, other=0.0)
         first = (real & ~reads_out)[:, None]
         second = (real & reads_out)[:, None]
-        value = tl.load(v + node[:, None] * v_node + column[None, :], mask=first & held, other=0.0).to(tl.float32)
+        value = tl.load(v + node[:, None] * v_node + column[None, :], mask=first & held, other=0.0)
         total = tl.zeros([2 * TILE, BLOCK_V], tl.float32)
         for start in range(0, K, BLOCK_K):
             feature = start + tl.arange(0, BLOCK_K)
@@ -176,7 +175,7 @@ def _solve_kernel(
             state = tl.load(initial_state + feature[:, None] * state_row + column[None, :], mask=known, other=0.0)
             total = tl.dot(key.to(tl.float32) + query.to(tl.float32), state, total, input_precision=PRECISION)
         total *= tl.where(reads_out, scale, -strength)[:, None] * decay[:, None]
-        total += strength[:, None] * value
+        total += strength[:, None] * value.to(tl.float32)
         # Pseudo-values of earlier blocks were stored by other threads of this program.
         tl.debug_barrier()
         occupied = tl.max((ancestry != 0).to(tl.int32), 0)
@@ -184,60 +183,52 @@ def _solve_kernel(
         for _ in range(tl.sum(occupied, 0)):
             lowest = remaining & -remaining
             remaining ^= lowest
-            other = _log2(lowest)
+            other = exponent(lowest)
             panel = panels + (blocks + block * (block - 1) // 2 + other) * PANEL
             factor = tl.load(panel + line[:, None] * TILE + lane[None, :])
             solved_row = (lane + other * TILE)[:, None] * (VALUE_HEADS * V)
             solved = tl.load(pseudo_values + solved_row + column[None, :], mask=held, other=0.0)
             total = tl.dot(factor, solved, total, input_precision=PRECISION)
-        # The lower half already is part of the outputs; the right half of `weights` keeps it out of the product.
-        result = tl.dot(weights, total, input_precision=PRECISION) + tl.where(reads_out[:, None], total, 0.0)
+        outer = tl.where(reads_out[:, None], total, 0.0)
+        right_side = tl.sum(tl.reshape(total - outer, [2, TILE, BLOCK_V]), 0)
+        result = tl.dot(weights, right_side, outer, input_precision=PRECISION)
         target = node[:, None] * (VALUE_HEADS * V) + column[None, :]
         inside = (node < nodes)[:, None] & held
         tl.store(pseudo_values + target, result, mask=inside & ~reads_out[:, None])
         tl.store(outputs + target, result.to(outputs.dtype.element_ty), mask=inside & reads_out[:, None])
 
 
-@triton.jit
-def _log2(power):
-    """Exponent of a power of two, read from its representation as a float."""
-    return (power.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-
-
 def tiled_solve(inputs: SolveInputs, products: ProductPlan, outputs: Tensor, pseudo_values: Tensor) -> None:
     """Writes outputs and pseudo_values [B, N, HV, V], both contiguous."""
     q, k, v, g, beta, initial_state, state_indices, tree, scale = inputs
     batch, nodes, value_heads, value_dim = v.shape
-    trees, _, blocks = tree.words.shape
-    tree_nodes = nodes if trees > 1 else 0
-    heads = q.shape[2]
+    heads, blocks = q.shape[2], tree.words.shape[2]
+    tree_nodes = nodes if tree.words.shape[0] > 1 else 0
     tiles = blocks * (blocks + 1) // 2
     panels = torch.empty(batch * value_heads, tiles, PANEL.value, dtype=torch.float32, device=v.device)
     decays = torch.empty(batch * value_heads, nodes, dtype=torch.float32, device=v.device)
     _panels_kernel[(blocks * (value_heads // heads) + tiles - blocks, batch * heads)](
         q, k, g, beta, tree.parents, tree.words, panels, decays, scale, nodes, blocks, tree_nodes, tree.max_depth,
         *q.stride()[:3], *k.stride()[:3], *g.stride()[:2], *beta.stride()[:2],
-        **_panels_constants(q, v, products, tree.max_depth), num_warps=PANELS_WARPS, num_stages=LOAD_STAGES,
+        **_panels_constants(q, v, products, tree.max_depth),
+        num_warps=PANELS_WARPS, num_stages=LOAD_STAGES, maxnreg=products.maxnreg,
     )  # fmt: skip
     _solve_kernel[(triton.cdiv(value_dim, products.block_v), batch * value_heads)](
         q, k, v, beta, initial_state, state_indices, tree.words, panels, decays, outputs, pseudo_values,
         scale, nodes, blocks, tree_nodes,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *beta.stride()[:2], *initial_state.stride()[:3],
-        **_solve_constants(q, v, products), num_warps=SOLVE_WARPS[products.precision], num_stages=LOAD_STAGES,
+        **_solve_constants(q, v, products),
+        num_warps=SOLVE_WARPS[products.precision], num_stages=LOAD_STAGES, maxnreg=products.maxnreg,
     )  # fmt: skip
 
 
 def _panels_constants(q: Tensor, v: Tensor, products: ProductPlan, max_depth: int) -> dict[str, object]:
     heads, key_dim = q.shape[2:]
     group = v.shape[2] // heads
+    block_k = min(PANELS_FEATURES[products.precision], max(16, triton.next_power_of_2(key_dim)))
     return {
-        "HEADS": heads,
-        "GROUP": group,
-        "GROUP_BLOCK": triton.next_power_of_2(group),
-        "K": key_dim,
-        "BLOCK_K": products.block_k,
-        "STAGES": inverse_stages(max_depth, TILE.value),
-        "PRECISION": products.precision,
+        **dict(HEADS=heads, GROUP=group, GROUP_BLOCK=triton.next_power_of_2(group), K=key_dim, BLOCK_K=block_k),
+        **dict(STAGES=inverse_stages(max_depth, TILE.value), PRECISION=products.precision),
         "GRAM_PRECISION": products.gram_precision,
     }
 
@@ -251,11 +242,9 @@ def specialisations() -> list[Specialisation]:
     """Trees of 512 nodes, of any depth."""
     found = []
     for name, q, v, products in launch_cases(512):
-        for kernel, constants, warps in (
-            (_panels_kernel, _panels_constants(q, v, products, 511), PANELS_WARPS),
-            (_solve_kernel, _solve_constants(q, v, products), SOLVE_WARPS[products.precision]),
-        ):
-            label = f"{kernel.__name__.strip('_')}_{name}"
-            signature = launch_signature(kernel, q.dtype, constants)
-            found.append(Specialisation(label, kernel, signature, constants, warps, LOAD_STAGES))
+        panels = ("panels", _panels_kernel, _panels_constants(q, v, products, max_depth=511), PANELS_WARPS)
+        solve = ("solve", _solve_kernel, _solve_constants(q, v, products), SOLVE_WARPS[products.precision])
+        for label, kernel, constants, warps in (panels, solve):
+            signature, options = launch_signature(kernel, q.dtype, constants), (warps, LOAD_STAGES, products.maxnreg)
+            found.append(Specialisation(f"{label}_{name}", kernel, signature, constants, *options))
     return found

@@ -23,6 +23,7 @@ ROUNDS = 12
 MACHINE = {
     "device": "a CPU",
     "threads": 2,
+    "torch": "2.13.0",
     "dtype": "float32",
     "gdn_implementation": "torch",
     "measured_at": "2026-11-30",

@@ -21,7 +21,7 @@ def decode_rows(seed: int = 0) -> pd.DataFrame:
             **{"control": control, "status": "ok", "reason": None, "tokens": ROUNDS * (DRAFTS[method] + 1)},
             "rounds": ROUNDS,
             "decode_ms": ROUNDS * ROUND_MS[method] * (1 + 0.1 * prompt) * rng.normal(1, NOISE),
-            **{"lossless": True, "dtype": "float32", "device": "Some CPU", "threads": 2},
+            **{"lossless": True, "dtype": "float32", "device": "Some CPU", "threads": 2, "torch": "2.13.0"},
         }
         for split, dataset, repeat, prompt, (method, budget, control) in itertools.product(
             ("dev", "test"), ("math", "code"), range(REPEATS), range(PROMPTS), arms

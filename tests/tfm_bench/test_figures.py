@@ -44,7 +44,13 @@ def decode() -> pd.DataFrame:
             **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "verify_width": budget + 1},
             **{"rounds": 10, "accepted_drafts_sum": 10 * ACCEPTED[method] + prompt * budget // 16},
             **{"degenerate": False, "lossless": True, "control": False, "status": "ok"},
-            **{"dtype": "float32", "device": "Some CPU", "threads": 2, "measured_at": "2026-11-30T08:00:00+00:00"},
+            **{
+                "dtype": "float32",
+                "device": "Some CPU",
+                "threads": 2,
+                "torch": "2.13.0",
+                "measured_at": "2026-11-30T08:00:00+00:00",
+            },
         }
         for split, dataset, temperature, repeat, prompt, (method, budget) in places
     ]

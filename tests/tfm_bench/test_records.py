@@ -96,7 +96,7 @@ def test_columns_are_those_of_the_contract(cell):
         "stack,repeat,split,dataset,temperature,prompt,method,budget,expansion_width,control,status,reason,"
         "verify_width,tokens,rounds,accepted_drafts_sum,accepted_drafts,acceptance_length,max_depth,prefill_ms,"
         "decode_ms,draft_ms,tree_ms,verify_ms,accept_ms,commit_ms,other_ms,tokens_sha256,lossless,first_divergence,"
-        "logit_gap,degenerate,gdn_implementation,weaver_implementation,dtype,device,threads,measured_at"
+        "logit_gap,degenerate,gdn_implementation,weaver_implementation,dtype,device,threads,torch,measured_at"
     )
     assert ",".join(decode_table([cell]).columns) == columns
 

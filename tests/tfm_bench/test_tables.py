@@ -102,7 +102,9 @@ def test_a_failed_baseline_leaves_no_speedup_of_the_others():
     assert table["speedup"].isna().all()
 
 
-@pytest.mark.parametrize(("column", "other"), [("device", "another CPU"), ("threads", 4), ("dtype", "bfloat16")])
+@pytest.mark.parametrize(
+    ("column", "other"), [("device", "another CPU"), ("threads", 4), ("torch", "2.14.1"), ("dtype", "bfloat16")]
+)
 def test_rows_of_different_hardware_are_not_compared(column, other):
     decode = decode_rows()
     moved = (decode["dataset"] == "code") & (decode["split"] == "test")

@@ -133,6 +133,7 @@ def _row(record: DecodeRecord) -> dict[str, object]:
         "dtype": settings.stack.dtype,
         "device": provenance.device,
         "threads": provenance.threads,
+        "torch": provenance.versions["torch"],
         "measured_at": provenance.started_at.isoformat(),
     }
 

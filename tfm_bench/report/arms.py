@@ -12,7 +12,7 @@ import pandas as pd
 from tfm_bench.measure.statistics import Array, Interval, Rate, ratio_interval
 
 ARM_COLUMNS = ["method", "budget", "expansion_width"]
-MACHINE_COLUMNS = ["stack", "device", "threads", "dtype", "gdn_implementation", "weaver_implementation"]
+MACHINE_COLUMNS = ["stack", "device", "threads", "torch", "dtype", "gdn_implementation", "weaver_implementation"]
 ALL_DATASETS = "all"
 MILLISECONDS = 1000.0
 OK = "ok"

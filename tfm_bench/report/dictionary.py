@@ -31,7 +31,7 @@ DECODE_COLUMNS = [
     *[*PLACE, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
     *["accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms", *stage_times.STAGE_COLUMNS],
     *["tokens_sha256", "lossless", "first_divergence", "logit_gap", "degenerate", "gdn_implementation"],
-    *["weaver_implementation", "dtype", "device", "threads", "measured_at"],
+    *["weaver_implementation", "dtype", "device", "threads", "torch", "measured_at"],
 ]
 STAGE_TIMES = [*stage_times.KEYS, "rounds", *stage_times.STAGE_COLUMNS, "staged_round_ms", "round_time_ms"]
 TABLES: dict[str, list[str]] = {

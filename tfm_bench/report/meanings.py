@@ -116,6 +116,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "device": ("", "GPU, or CPU, that computed"),
     "cpu": ("", "model of the CPU"),
     "threads": ("threads", "of torch"),
+    "torch": ("", "version of torch"),
     "dtype": ("", "of weights and activations; of a kernel's q, k, v and outputs"),
     "measured_at": ("UTC", "start of the process"),
     "started_at": ("UTC", "start of the process"),
