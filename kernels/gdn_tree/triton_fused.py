@@ -46,19 +46,21 @@ def fused_tree_gated_delta_rule(
     structure: TreeStructure | DeviceTree,
     scale: float | None = None,
     state_indices: Tensor | None = None,
-    precision: str = "ieee",
+    precision: str | None = None,
 ) -> GdnTreeOutputs:
     """All nodes at once, in one launch up to 32 nodes, in two above; reads the committed states, writes none.
 
     q, k [B, N, H, K], l2-normalised, and v [B, N, HV, V] in bf16 or fp32; g (log decay, <= 0), beta [B, N, HV] and
     initial_state [P, HV, K, V] in fp32; last dimensions dense, other strides free. Sequence b starts from entry
     state_indices[b] (int32; negative: from zeros) or, without them, from entry b. `structure` holds one tree for all
-    sequences, or one for each. precision of all matrix products: "ieee", "tf32x3" or "tf32". Returns outputs (dtype of
-    v) and pseudo-values (fp32), both [B, N, HV, V]. Padding rows (parent < 0, not the anchor) are never read, and give
-    0. Raises ValueError for shapes, strides or a precision that do not fit. Source: arXiv 2607.06763, section 3.4.
+    sequences, or one for each. precision of all matrix products: "ieee", "tf32x3" or "tf32"; by default "ieee" for
+    fp32 inputs and "tf32" for bf16 ones, which it represents exactly. Returns outputs (dtype of v) and pseudo-values
+    (fp32), both [B, N, HV, V]. Padding rows (parent < 0, not the anchor) are never read, and give 0. Raises ValueError
+    for shapes, strides or a precision that do not fit. Source: arXiv 2607.06763, section 3.4.
     """
     require_dense_rows(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state)
     tree = as_device_tree(structure)
+    precision = precision or ("ieee" if v.dtype is torch.float32 else "tf32")
     _require_fit(v, tree, precision)
     outputs = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     pseudo_values = torch.empty(v.shape, dtype=torch.float32, device=v.device)
