@@ -7,7 +7,9 @@ import pytest
 
 from tests.tfm_bench.decode_rows import decode_rows
 from tfm_bench.measure.records import read_decode_table
+from tfm_bench.report import readme_kernels
 from tfm_bench.report.readme import BEGIN, END, against_rows, headline_rows, readme_with_results
+from tfm_bench.report.readme_kernels import readme_with_kernels
 from tfm_bench.report.speedup import table_speedup
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +57,24 @@ def test_the_headline_shows_the_noise_floor_and_why_a_speedup_is_missing():
 def test_missing_markers_are_an_error():
     with pytest.raises(ValueError, match="README lacks"):
         readme_with_results("no markers here", decode_rows())
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return pd.read_csv(EXPECTED / "gdn_verify.csv")
+
+
+def test_readme_is_in_step_with_the_expected_kernel_times(kernels):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme_with_kernels(readme, kernels) == readme
+
+
+def test_a_slower_recurrence_changes_its_column_of_the_kernel_table(kernels):
+    slower = kernels["median_ms"].where(kernels["arm"] != "node_recurrent", 2 * kernels["median_ms"])
+    before, after = (readme_kernels.kernel_rows(frame) for frame in (kernels, kernels.assign(median_ms=slower)))
+    assert [name for name in before if list(before[name]) != list(after[name])] == ["node recurrent"]
+
+
+def test_missing_markers_of_the_kernel_table_are_an_error(kernels):
+    with pytest.raises(ValueError, match="README lacks"):
+        readme_with_kernels("no markers here", kernels)
