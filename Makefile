@@ -17,7 +17,7 @@ test: $(STAMP)
 	$(VENV)/bin/snakefmt --check Snakefile workflows
 	$(RUN) snakemake --lint
 	$(RUN) mypy
-	$(RUN) pytest
+	$(RUN) pytest --numprocesses 2 --dist loadscope
 
 sglang-reference: $(STAMP)
 	$(RUN) pip install --quiet --no-deps --target .sglang sglang==0.5.23
