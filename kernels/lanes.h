@@ -19,9 +19,9 @@ inline float dot(const float* a, const float* b, int64_t n) {
     return total;
 }
 
-// Relative error below 2e-7 down to -87, and e^-87 = 1.6e-38 below that, -inf included; the library's does not vectorise.
+// Relative error below 3e-7 between -87 and 88, and the value at the nearer end beyond: vectorises, unlike the library's.
 inline float fast_exp(float x) {
-    x = x < -87.f ? -87.f : x;
+    x = x < -87.f ? -87.f : x > 88.f ? 88.f : x;
     const float n = rintf(x * 1.44269504f);
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691e-4f;

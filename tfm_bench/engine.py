@@ -137,24 +137,35 @@ def generate(
     clock = StageClock(staged, stack.device)
     start = clock.now()
     tokens = [sequence.prefill(prompt_ids, temperature, noise)]
-    rounds: list[tuple[TokenTree, list[int], int]] = []  # described once the clock has stopped
+    rounds: list[tuple[TokenTree, int]] = []  # tree and drafts kept; described once the clock has stopped
     after_prefill = clock.start()
     while not _finished(tokens, stack.stop_ids, max_new_tokens):
         clock.begin_round()
-        tree, path, emitted = sequence.round(tokens[-1], temperature, noise, clock)
+        tree, emitted = sequence.round(tokens[-1], temperature, noise, clock)
         kept = _up_to_stop(emitted, stack.stop_ids)[: max_new_tokens - len(tokens)]
-        rounds.append((replace(tree), path, len(kept) - 1))  # a copy, without the structure that it has cached
+        rounds.append((replace(tree), len(kept) - 1))  # a copy, without the structure that it has cached
         tokens += kept
         clock.lap("other")
     decode_ms = (clock.stop() - after_prefill) * 1e3
     stages = clock.rounds if staged else [None] * len(rounds)
     return Generation(
         tokens=tokens,
-        rounds=[Round.of(*done, stage_ms) for done, stage_ms in zip(rounds, stages, strict=True)],
+        rounds=_describe(rounds, tokens, stages),
         verify_width=sequence.verify_width,
         prefill_ms=(after_prefill - start) * 1e3,
         decode_ms=decode_ms,
     )
+
+
+def _describe(
+    rounds: list[tuple[TokenTree, int]], tokens: list[int], stages: Sequence[dict[str, float] | None]
+) -> list[Round]:
+    """The rounds that emitted `tokens`, of which the first one came from prefill."""
+    described, start = [], 1
+    for (tree, accepted), stage_ms in zip(rounds, stages, strict=True):
+        described.append(Round.of(tree, accepted, tokens[start:], stage_ms))
+        start += accepted + 1
+    return described
 
 
 def _finished(tokens: list[int], stop_ids: Collection[int], max_new_tokens: int) -> bool:
@@ -170,10 +181,9 @@ def _up_to_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
 
 
 class _Round(NamedTuple):
-    """A drafted tree, the accepted nodes from the anchor down, and the tokens after the anchor, the bonus last."""
+    """A drafted tree, and the tokens that the round emits after the anchor, the bonus last."""
 
     tree: TokenTree
-    path: list[int]
     emitted: list[int]
 
 
@@ -215,7 +225,7 @@ class _Sequence:
         clock.lap("accept")
         self._commit(output, outcome.path)
         clock.lap("commit")
-        return _Round(tree, outcome.path, emitted)
+        return _Round(tree, emitted)
 
     def _propose(self, anchor: int, clock: StageClock) -> TokenTree:
         if self.context is None or self.block is None:

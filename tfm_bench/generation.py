@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import takewhile
 
 import torch
 
@@ -17,8 +18,8 @@ class Round:
     """One round. accepted: tokens emitted less one; a stop id or the length limit may cut the last round short.
 
     verify_width: rows that the target computed; depth: of the deepest drafted node; spine: drafts that the tree's
-    spine alone, from the anchor always the best-scored child, would have had accepted. stage_ms, of a staged run:
-    milliseconds by STAGES and "other".
+    spine alone, from the anchor always the best-scored child, would have had accepted, judged by the text and not by
+    the round's acceptance. stage_ms, of a staged run: milliseconds by STAGES and "other".
     """
 
     accepted: int
@@ -28,9 +29,14 @@ class Round:
     stage_ms: dict[str, float] | None = None
 
     @classmethod
-    def of(cls, tree: TokenTree, path: list[int], accepted: int, stage_ms: dict[str, float] | None) -> Round:
-        """A round that verified `tree`, accepted the nodes `path` (anchor first) and kept `accepted` of its drafts."""
-        return cls(accepted, tree.width, _depth(tree), min(_on_spine(tree, path), accepted), stage_ms)
+    def of(cls, tree: TokenTree, accepted: int, text: Sequence[int], stage_ms: dict[str, float] | None) -> Round:
+        """A round that verified `tree` and kept `accepted` drafts. text: all that was emitted after the anchor.
+
+        `text` goes on beyond the round: a spine that matches more of it than the round accepted gives away an
+        acceptance that stopped too early.
+        """
+        # The last token never counts as a draft, as in `accepted`.
+        return cls(accepted, tree.width, _depth(tree), _common_prefix(_spine(tree), text[:-1]), stage_ms)
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,20 @@ def _depth(tree: TokenTree) -> int:
     return max(depths)
 
 
-def _on_spine(tree: TokenTree, path: list[int]) -> int:
-    """How many drafts of `path` are, from the anchor down, the best-scored child of their parent."""
-    parents, scores = tree.parents.tolist(), tree.edge_logprobs.tolist()
+def _spine(tree: TokenTree) -> list[int]:
+    """Tokens of the drafts that are, from the anchor down, the best-scored child of their parent."""
+    parents, scores, tokens = tree.parents.tolist(), tree.edge_logprobs.tolist(), tree.tokens.tolist()
     best: dict[int, int] = {}
     for node in range(1, tree.size):
         if parents[node] not in best or scores[node] > scores[best[parents[node]]]:
             best[parents[node]] = node
-    for count, (parent, node) in enumerate(pairwise(path)):
-        if best[parent] != node:
-            return count
-    return len(path) - 1
+    spine, node = [], 0
+    while node in best:
+        node = best[node]
+        spine.append(tokens[node])
+    return spine
+
+
+def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -61,7 +61,7 @@ rule table_speedup:
     conda:
         "../environment.yml"
     params:
-        version=family_version("report.speedup"),
+        version=[family_version(name) for name in ("report.speedup", "report.arms", "measure.statistics")],
         format=family_version("report.tables"),
     script:
         "scripts/table_speedup.py"
@@ -81,7 +81,7 @@ rule table_headline:
     conda:
         "../environment.yml"
     params:
-        version=family_version("report.speedup"),
+        version=[family_version(name) for name in ("report.speedup", "report.arms", "measure.statistics")],
         format=family_version("report.tables"),
     script:
         "scripts/table_headline.py"
@@ -103,7 +103,7 @@ rule table_acceptance_ratio:
     conda:
         "../environment.yml"
     params:
-        version=family_version("report.acceptance"),
+        version=[family_version(name) for name in ("report.acceptance", "report.arms", "measure.statistics")],
         format=family_version("report.tables"),
     script:
         "scripts/table_acceptance_ratio.py"
@@ -123,7 +123,7 @@ rule table_stage_times:
     conda:
         "../environment.yml"
     params:
-        version=family_version("report.stage_times"),
+        version=[family_version(name) for name in ("report.stage_times", "report.arms", "measure.statistics")],
         format=family_version("report.tables"),
     script:
         "scripts/table_stage_times.py"

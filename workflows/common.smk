@@ -118,7 +118,9 @@ def compared_files(wildcards):
         baseline = read_run(Path(str(config["baseline"])))
     except UserError as error:
         stop(error)
-    return ["results/decode.csv", *(["results/gdn_verify.csv"] if baseline.kernels is not None else [])]
+    # With their checks: impossible numbers are no side of a comparison.
+    kernels = ["results/gdn_verify.csv", "results/checks/roofline.csv"] if baseline.kernels is not None else []
+    return ["results/decode.csv", "results/checks/invariants.csv", *kernels]
 
 
 def is_regression(table):

@@ -16,7 +16,7 @@ rule decode_cell:
     resources:
         gpu=1,
     params:
-        version=family_version("measure.cells"),
+        version=[family_version(name) for name in ("measure.cells", "measure.records")],
         settings=cell_params,
     script:
         "scripts/decode_cell.py"

@@ -61,6 +61,7 @@ rule table_gdn_verify:
     """Fused verification against every recurrence of its implementation, beside the paper's figures."""
     input:
         "results/{suite}gdn_verify.csv",
+        checked="results/{suite}checks/roofline.csv",
     output:
         csv=report("results/{suite}tables/gdn_verify.csv", caption="report/gdn_verify.rst", category="Kernels"),
         markdown="results/{suite}tables/gdn_verify.md",
@@ -80,6 +81,7 @@ rule figure_gdn_verify_latency:
     """Verification with its commit against nodes, every arm with its limit."""
     input:
         "results/{suite}gdn_verify.csv",
+        checked="results/{suite}checks/roofline.csv",
     output:
         csv="results/{suite}figures/gdn_verify_latency.csv",
         pdf="figures/{suite}gdn_verify_latency.pdf",
@@ -99,6 +101,7 @@ rule figure_gdn_verify_speedup:
     """Speedup of fused verification over every recurrence, with and without commit."""
     input:
         "results/{suite}gdn_verify.csv",
+        checked="results/{suite}checks/roofline.csv",
     output:
         csv="results/{suite}figures/gdn_verify_speedup.csv",
         pdf="figures/{suite}gdn_verify_speedup.pdf",
@@ -118,6 +121,7 @@ rule figure_gdn_state_memory:
     """What a layer keeps from verification to its commit."""
     input:
         "results/{suite}gdn_verify.csv",
+        checked="results/{suite}checks/roofline.csv",
     output:
         csv="results/{suite}figures/gdn_state_memory.csv",
         pdf="figures/{suite}gdn_state_memory.pdf",

@@ -35,6 +35,9 @@ rule figure_acceptance_by_budget:
     conda:
         "../environment.yml"
     params:
-        version=family_version("report.figures.acceptance_by_budget"),
+        version=[
+            family_version(name)
+            for name in ("report.figures.acceptance_by_budget", "report.arms", "measure.statistics")
+        ],
     script:
         "scripts/figure_acceptance_by_budget.py"

@@ -36,7 +36,12 @@ struct Convolution {
     float* outputs;  // [B, N, C]
 };
 
-constexpr int WIDEST = 8;    // vectors of columns that one pass over a row of values carries
+// Vectors of columns that one pass over a row of values carries: two accumulators each have to stay in registers.
+#ifdef __AVX512F__
+constexpr int WIDEST = 8;
+#else
+constexpr int WIDEST = 2;
+#endif
 
 template <int VECTORS>
 struct Width {

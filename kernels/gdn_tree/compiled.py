@@ -245,7 +245,11 @@ def _check_state(state: Tensor, shape: tuple[int, ...], heads: int) -> None:
 
 
 def _check_indices(indices: Tensor, count: int) -> None:
-    if indices.shape != (count,) or indices.dtype is not torch.int64 or not indices.is_contiguous():
+    if (
+        indices.shape != (count,)
+        or indices.dtype is not torch.int64
+        or not (indices.is_contiguous() and indices.is_cpu)
+    ):
         raise ValueError(f"expected {count} contiguous int64 indices, got {indices.dtype} {tuple(indices.shape)}")
 
 

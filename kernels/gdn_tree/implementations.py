@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -78,6 +79,9 @@ def fastest(device: torch.device, *, dtype: torch.dtype, key_dim: int, value_dim
         return TORCH
     if fast.unavailable:
         return TORCH
+    if device.type == "cuda" and dtype is torch.bfloat16:
+        # The layer computes in fp32, but nothing finer than bf16 comes in: tensor cores lose nothing that was there.
+        fast.verify["fused"] = partial(fast.verify["fused"], precision="tf32")
     return fast._replace(verify=TORCH.verify | fast.verify, commit=TORCH.commit | fast.commit)
 
 
@@ -108,12 +112,14 @@ def _triton(device: torch.device) -> Implementation:
 def _sglang(device: torch.device) -> Implementation:
     if device.type != "cuda":
         return _absent("sglang", "needs a CUDA device")
-    from kernels.gdn_tree import sglang_reference
-
+    try:
+        from kernels.gdn_tree import sglang_reference
+    except ImportError as error:
+        return _absent("sglang", f"{error.name or 'triton'} is not installed")
     return Implementation(
         name="sglang",
         verify={"node_recurrent": sglang_reference.node_recurrent},
-        commit={"select": commit.select},
+        commit={},  # its states are transposed in memory: selecting one into our layout would charge it for that
         tree_causal_conv=conv.tree_causal_conv,
         unavailable=sglang_reference.missing(),
         prepare={"node_recurrent": sglang_reference.prepare},
@@ -129,6 +135,7 @@ def _fla(device: torch.device) -> Implementation:
         commit={},
         tree_causal_conv=conv.tree_causal_conv,
         unavailable=fla_reference.missing(),
+        prepare={"chunk": fla_reference.prepare},
     )
 
 

@@ -1,4 +1,4 @@
-"""A made-up decode.csv of known speeds, for comparisons of runs."""
+"""Made-up tables of known speeds, for comparisons of runs."""
 
 import itertools
 
@@ -21,10 +21,21 @@ def decode_rows(seed: int = 0) -> pd.DataFrame:
             **{"control": control, "status": "ok", "reason": None, "tokens": ROUNDS * (DRAFTS[method] + 1)},
             "rounds": ROUNDS,
             "decode_ms": ROUNDS * ROUND_MS[method] * (1 + 0.1 * prompt) * rng.normal(1, NOISE),
-            **{"lossless": True, "dtype": "float32", "device": "Some CPU", "threads": 2, "torch": "2.13.0"},
+            **{"tokens_sha256": f"{dataset} {prompt}", "lossless": True},
+            **{"dtype": "float32", "device": "Some CPU", "threads": 2, "torch": "2.13.0"},
         }
         for split, dataset, repeat, prompt, (method, budget, control) in itertools.product(
             ("dev", "test"), ("math", "code"), range(REPEATS), range(PROMPTS), arms
         )
     ]
     return pd.DataFrame(rows)
+
+
+def kernel_rows(factor: float = 1.0) -> pd.DataFrame:
+    """gdn_verify.csv: two arms on one problem, `factor` times as slow."""
+    problem = {"implementation": "torch", "shapes": "27b", "tree": "weaver", "nodes": 16, "batch": 1, "cache": "cold"}
+    machine = {"device": "Some CPU", "threads": 2, "dtype": "float32"}
+    times = {"median_ms": 2.0 * factor, "p20_ms": 1.9 * factor, "p80_ms": 2.1 * factor}
+    return pd.DataFrame(
+        [{**problem, "arm": arm, "phase": "verify", "status": "ok", **machine, **times} for arm in ("fused", "node")]
+    )

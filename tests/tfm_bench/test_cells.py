@@ -174,8 +174,8 @@ def test_bf16_divergence_comes_with_the_gap_of_the_choice(cells, stack_folder, m
             generation.tokens[7] += 1
         return generation
 
-    def gap(stack, prompt_ids, tokens, *, temperature, seed):
-        asked.append((bytes(prompt_ids), len(tokens), temperature, seed))
+    def gap(stack, prompt_ids, tokens, *, expected, found, temperature, seed):
+        asked.append((bytes(prompt_ids), len(tokens), found - expected, temperature, seed))
         return 0.25
 
     monkeypatch.setattr(cells.runs, "generate", tampered)
@@ -187,7 +187,24 @@ def test_bf16_divergence_comes_with_the_gap_of_the_choice(cells, stack_folder, m
     )
     for record in read_records(stack_folder / "cell.jsonl"):
         assert record.logit_gap == (expected if record.budget == 64 else None)
-    assert asked == ([(b"prompt %d" % prompt, 7, 1.0, prompt) for prompt in (0, 0, 1, 1, 2, 2)] if expected else [])
+    assert asked == ([(b"prompt %d" % prompt, 7, 1, 1.0, prompt) for prompt in (0, 0, 1, 1, 2, 2)] if expected else [])
+
+
+def test_a_text_that_only_ends_early_has_no_gap(cells, stack_folder, monkeypatch):
+    honest = cells.runs.generate
+
+    def shorter(stack, prompt_ids, arm, **options):
+        generation = honest(stack, prompt_ids, arm, **options)
+        if arm.budget == 64:
+            del generation.tokens[7:]
+        return generation
+
+    monkeypatch.setattr(cells.runs, "generate", shorter)
+    settings = settings_for(stack_folder)
+    stack = settings.stack.model_copy(update={"dtype": "bfloat16"})
+    cells.decode_cell(settings.model_copy(update={"stack": stack}), stack_folder / "cell.jsonl")
+    wide = [r for r in read_records(stack_folder / "cell.jsonl") if r.budget == 64]
+    assert {(r.first_divergence, r.logit_gap) for r in wide} == {(7, None)}
 
 
 def test_what_plain_decoding_raises_ends_the_cell(cells, stack_folder, monkeypatch):
@@ -227,12 +244,23 @@ def test_no_foreign_load_is_told_of_an_instant(cells):
     assert LoadMeter().foreign_load() is None
 
 
-def test_a_busy_machine_is_said_once(cells, stack_folder, monkeypatch, capsys):
-    for load, said in ((0.31, 1), (0.29, 0), (None, 0)):
-        monkeypatch.setattr(LoadMeter, "foreign_load", lambda meter, load=load: load)
-        cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
-        assert capsys.readouterr().err.count("other processes kept 0.3 cores busy") == said
-        assert {r.provenance.foreign_load for r in read_records(stack_folder / "cell.jsonl")} == {load}
+def test_each_prompt_has_its_own_load_and_a_busy_one_is_said_once(cells, stack_folder, monkeypatch, capsys):
+    loads = [0.29, 0.31, None]
+    meters = iter(loads)
+    monkeypatch.setattr(LoadMeter, "foreign_load", lambda meter: next(meters))
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    said = [line for line in capsys.readouterr().err.splitlines() if "cores busy" in line]
+    effect = "other processes kept 0.3 cores busy; its times may be too long"
+    assert said == [f"test math T=1 repeat 0, prompt 1 (p1): {effect}"]
+    assert [r.provenance.foreign_load for r in read_records(stack_folder / "cell.jsonl")][::8] == loads
+
+
+def test_the_load_of_a_prompt_is_measured_from_its_own_start(cells, stack_folder, monkeypatch):
+    made = []
+    monkeypatch.setattr(cells.runs, "LoadMeter", lambda: made.append(len(cells.calls)) or LoadMeter())
+    cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
+    first = [index for index, call in enumerate(cells.calls) if call.max_new_tokens == 41]
+    assert made == [first[0] + 15 * prompt for prompt in range(PROMPTS)]
 
 
 def test_records_become_one_table(cells, stack_folder):
@@ -297,6 +325,7 @@ def test_a_record_says_where_it_comes_from(cells, stack_folder):
     assert record.provenance.gdn_path == "fake:fused"
     assert record.provenance.family_versions["measure.cells"] == cells.VERSION
     assert record.provenance.gpu is None
+    assert [r.provenance.seed for r in read_records(stack_folder / "cell.jsonl")][::8] == [0, 1, 2]
     assert record.gdn_implementation == record.weaver_implementation == "fake"
     assert len(record.checkpoint_sha256) == len(record.prompts_sha256) == 64
 

@@ -1,5 +1,6 @@
 """The lock of a device: a second process waits, says so once, and goes on when the first one dies."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -81,14 +82,52 @@ def is_held(device):
     return False
 
 
-def test_a_cell_holds_its_device_from_warm_up_to_last_prompt(cells, stack_folder, monkeypatch):
+def test_a_cell_holds_its_device_from_warm_up_until_all_is_written(cells, stack_folder, monkeypatch):
     honest, held = cells.runs.generate, []
+    write, remove = cells.write_text, cells.PartialFile.remove
 
     def watched(*arguments, **options):
         held.append(is_held("cpu"))
         return honest(*arguments, **options)
 
+    def watched_write(*arguments):
+        held.append(is_held("cpu"))
+        write(*arguments)
+
+    def watched_remove(partial):
+        remove(partial)
+        held.append(is_held("cpu"))
+
     monkeypatch.setattr(cells.runs, "generate", watched)
+    monkeypatch.setattr(cells, "write_text", watched_write)
+    monkeypatch.setattr(cells.PartialFile, "remove", watched_remove)
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     assert set(held) == {True}
     assert not is_held("cpu")
+
+
+def sticky(monkeypatch, before_creation=lambda path: None):
+    """os.open as in a sticky folder where every lock file is another user's: none that exists is opened to create."""
+    honest = os.open
+
+    def refusing(path, flags, *mode):
+        if flags & os.O_CREAT:
+            before_creation(path)
+            if not flags & os.O_EXCL and path.exists():
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return honest(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
+def test_the_lock_file_of_another_user_is_opened_and_not_created(monkeypatch):
+    lock_path("cpu").touch(mode=0o444)
+    sticky(monkeypatch)
+    with device_lock("cpu"):
+        assert is_held("cpu")
+
+
+def test_a_lock_file_that_another_process_makes_meanwhile_is_opened(monkeypatch):
+    sticky(monkeypatch, before_creation=lambda path: path.write_text(""))
+    with device_lock("cpu"):
+        assert is_held("cpu")

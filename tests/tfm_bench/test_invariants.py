@@ -189,3 +189,11 @@ def test_no_kernel_beats_the_roofline():
         UserError, match=r"gdn_verify\.csv, row 1 \(torch fused verify, 16 nodes\): median_ms: found 0\.4"
     ):
         check_roofline(kernels(roofline_ms=0.5), path)
+
+
+def test_times_without_any_limit_are_not_taken_for_checked():
+    path = Path("results/gdn_verify.csv")
+    unlimited = kernels().assign(roofline_ms=float("nan"))
+    with pytest.raises(UserError, match=r"gdn_verify\.csv: roofline_ms: found none in 2 timed rows"):
+        check_roofline(unlimited, path)
+    assert check_roofline(unlimited.assign(status="failed"), path).empty

@@ -134,7 +134,7 @@ def test_an_arm_that_does_not_cover_a_problem_is_unsupported():
     assert (found["chunk"].status, found["chunk"].reason) == ("unsupported", "chains only")
 
 
-def test_turns_rotate_and_an_arm_leaves_when_its_time_is_used_up():
+def test_turns_rotate_until_the_time_of_all_is_used_up():
     order = []
     cost = {"a": 1.0, "b": 4.0, "c": 0.1}
 
@@ -143,8 +143,10 @@ def test_turns_rotate_and_an_arm_leaves_when_its_time_is_used_up():
         return {("verify", None): cost[arm] / 2, ("total", "replay"): cost[arm] / 2}
 
     samples = interleaved(list("abc"), run, least=2, most=6, seconds=0.004)
-    assert "".join(order) == "abc" + "bca" + "ac" + "ca" + "c" + "c"
-    assert {arm: len(times) for arm, times in samples.items()} == {"a": 4, "b": 2, "c": 6}
+    assert "".join(order) == "abc" + "bca" + "cab"
+    assert {arm: len(times) for arm, times in samples.items()} == {"a": 3, "b": 3, "c": 3}
+    assert len(interleaved(list("abc"), run, least=4, most=6, seconds=0.0)["a"]) == 4
+    assert len(interleaved(list("abc"), run, least=2, most=6, seconds=9.0)["a"]) == 6
     assert interleaved([], run, least=1, most=2, seconds=1.0) == {}
 
 

@@ -5,20 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.tfm_bench.stored_runs import PROMPTS, ROUNDS, decode_rows
+from tests.tfm_bench.stored_runs import PROMPTS, ROUNDS, decode_rows, kernel_rows
 from tfm_bench.errors import UserError
 from tfm_bench.measure import regression as gate
 from tfm_bench.measure.regression import main, summary, table_regression
 from tfm_bench.measure.stored_run import read_run
-
-
-def kernel_rows(factor: float = 1.0) -> pd.DataFrame:
-    problem = {"implementation": "torch", "shapes": "27b", "tree": "weaver", "nodes": 16, "batch": 1, "cache": "cold"}
-    machine = {"device": "Some CPU", "threads": 2, "dtype": "float32"}
-    times = {"median_ms": 2.0 * factor, "p20_ms": 1.9 * factor, "p80_ms": 2.1 * factor}
-    return pd.DataFrame(
-        [{**problem, "arm": arm, "phase": "verify", "status": "ok", **machine, **times} for arm in ("fused", "node")]
-    )
 
 
 @pytest.fixture
@@ -97,6 +88,50 @@ def test_fewer_accepted_drafts_are_a_regression_whatever_the_noise(compare):
     assert compare(rows) == {("tiny math T=1 ddtree 15", "acceptance_length"): "regression"}
 
 
+def test_acceptance_is_judged_on_the_ratio_itself_beyond_a_thousandth(compare, store):
+    rows = decode_rows()
+    # One prompt of eight: the interval reaches 1, since draws leave the prompt out.
+    rows.loc[at(rows, method="tfm", dataset="math", prompt=3), "rounds"] += 1
+    assert compare(rows) == {("tiny math T=1 tfm 15/1", "acceptance_length"): "regression"}
+    table = table_regression(read_run(store("now", rows)), read_run(store("before", decode_rows(2))))
+    assert table.loc[table["verdict"] == "regression", "ratio_high"].item() > 1 - gate.ACCEPTANCE_SLACK
+
+
+def test_acceptance_that_differs_by_less_than_a_thousandth_is_no_regression(compare):
+    rows = decode_rows().astype({"tokens": float})
+    rows.loc[at(rows, method="tfm", dataset="math"), "tokens"] *= 0.9995
+    assert compare(rows) == {}
+
+
+def test_prompts_of_other_text_are_not_compared(store):
+    slow = decode_rows()
+    slow.loc[at(slow, dataset="math", prompt=3), "tokens_sha256"] = "another prompt file"
+    slow.loc[at(slow, dataset="math", prompt=3) & ~at(slow, method="ar"), ["rounds", "decode_ms"]] *= 5
+    once = at(slow, dataset="math", prompt=4, method="ar", repeat=1, control=False)
+    slow.loc[once, "tokens_sha256"] = "in one repeat"
+    table = table_regression(read_run(store("run", slow)), read_run(store("baseline", decode_rows(1))))
+    assert set(table["verdict"]) == {"ok"}
+    math = table["what"].str.contains("math")
+    assert (set(table.loc[math, "prompts"]), set(table.loc[~math, "prompts"])) == ({PROMPTS - 2}, {PROMPTS})
+
+
+def test_a_dataset_of_other_text_is_listed_and_does_not_count(store):
+    rows = decode_rows()
+    rows.loc[at(rows, dataset="math"), "tokens_sha256"] += " of another checkpoint"
+    rows.loc[at(rows, dataset="math", method="tfm"), "status"] = "failed"
+    table = table_regression(read_run(store("run", rows)), read_run(store("baseline", decode_rows(1))))
+    math = table["what"].str.contains("math")
+    assert list(table.loc[math, "verdict"]) == ["other text"] * 3
+    assert set(table.loc[~math, "verdict"]) == {"ok"}
+    assert summary(table).endswith("; 3 of the baseline could not be compared")
+
+
+def test_a_text_of_the_control_or_of_a_method_is_not_that_of_the_workload(compare):
+    rows = decode_rows()
+    rows.loc[at(rows, control=True) | ~at(rows, method="ar"), "tokens_sha256"] = "near tie"
+    assert compare(rows) == {}
+
+
 def test_lost_losslessness_and_failures_are_regressions(compare):
     rows = decode_rows()
     rows.loc[at(rows, method="ddtree", dataset="math", split="test", prompt=3, repeat=1), "lossless"] = False
@@ -119,6 +154,50 @@ def test_a_slower_kernel_counts_beyond_its_spread_and_the_noise(compare, store):
         read_run(store("spread", decode_rows(), spread)), read_run(store("tight", decode_rows(1), kernel_rows()))
     )
     assert set(table.loc[table["metric"] == "median_ms", "verdict"]) == {"ok"}
+
+
+def test_kernels_take_the_widest_noise_of_both_runs_though_an_arm_there_was_not_compared(store):
+    before = decode_rows(1)
+    before.loc[at(before, control=True, dataset="math"), "decode_ms"] *= 2
+    # All of math has other text, so no compared row carries its tolerance.
+    now = decode_rows()
+    now.loc[at(now, dataset="math"), "tokens_sha256"] = "other"
+    slow = kernel_rows(factor=1.5)
+    table = table_regression(read_run(store("now", now, slow)), read_run(store("before", before, kernel_rows())))
+    kernels = table[table["metric"] == "median_ms"]
+    assert (kernels["tolerance"] < 0.51).all()
+    assert set(kernels["verdict"]) == {"ok"}
+
+
+def test_a_slower_kernel_counts_though_every_arm_failed(store):
+    now = decode_rows()
+    failed = at(now, prompt=0, repeat=0, control=False)
+    now.loc[failed, "status"] = "failed"
+    run = read_run(store("run", now, kernel_rows(factor=10)))
+    table = table_regression(run, read_run(store("baseline", decode_rows(1), kernel_rows())))
+    verdicts = table.groupby("metric")["verdict"].agg(set)
+    assert dict(verdicts) == {"tokens_per_second": {"failed"}, "median_ms": {"regression"}}
+
+
+def test_kernels_are_no_stand_in_for_arms_nor_arms_for_kernels(store):
+    run = read_run(store("run", decode_rows(), kernel_rows()))
+    other = read_run(store("other", decode_rows().assign(tokens_sha256="other"), kernel_rows()))
+    with pytest.raises(UserError, match="share too few arms and prompts of the same text: nothing was compared"):
+        table_regression(run, other)
+    for name, kernels in (("unshared", kernel_rows().assign(nodes=64)), ("failed", kernel_rows().assign(status="no"))):
+        with pytest.raises(UserError, match="share no timed kernel: nothing was compared"):
+            table_regression(run, read_run(store(name, decode_rows(1), kernels)))
+
+
+def test_a_noise_floor_that_nothing_can_fall_below_is_none(store):
+    rows = decode_rows()
+    run = read_run(store("run", rows))
+    silent = {"control": at(rows, control=True), "both": at(rows, method="ar")}
+    for (name, where), found in zip(silent.items(), ("0 to 0", "nan to nan"), strict=True):
+        broken = rows.copy()
+        broken.loc[where, "tokens"] = 0
+        with pytest.raises(UserError, match=f"{name}: A/A interval of math at T=1: found {found}, so no noise floor"):
+            table_regression(run, read_run(store(name, broken)))
 
 
 def test_arms_that_are_gone_are_listed_and_do_not_count(store):
@@ -172,10 +251,10 @@ def test_exit_codes(store, tmp_path, monkeypatch, capsys):
     assert "REGRESSION: 6 of 12" in capsys.readouterr().out
     assert code(tmp_path / "nowhere") == 2
     assert not output.exists()
-    old = store("old", decode_rows().drop(columns=["control", "status"]))
+    old = store("old", decode_rows().drop(columns=["control", "status", "tokens_sha256"]))
     assert code(old) == 2
     errors = capsys.readouterr().err
     assert f"error: {tmp_path}/nowhere: cannot be read (No such file or directory)" in errors
-    assert f"error: {old}/decode.csv: lacks control, status" in errors
+    assert f"error: {old}/decode.csv: lacks control, status, tokens_sha256" in errors
     monkeypatch.setattr(gate, "summary", lambda _: 1 / 0)
     assert code(faster) == 2

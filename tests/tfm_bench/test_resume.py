@@ -1,12 +1,13 @@
 """A cell that was stopped goes on after its last complete prompt, and only on the same settings and code."""
 
 import json
+import sys
 
 import pytest
 
 from tests.tfm_bench.fake_cells import PROMPTS, settings_for
 from tfm_bench.errors import UserError
-from tfm_bench.measure.partial import partial_path
+from tfm_bench.measure.partial import partial_path, sources_sha256
 from tfm_bench.measure.records import read_records
 from tfm_bench.measure.rounds import read_rounds, rounds_path
 
@@ -127,7 +128,24 @@ def other_device(cells, stack_folder, monkeypatch):
     monkeypatch.setattr("tfm_bench.measure.provenance._cpu_model", lambda: "Another CPU")
 
 
-@pytest.mark.parametrize("change", [other_weights, other_prompts, other_code, other_settings, other_device])
+def other_configuration(cells, stack_folder, monkeypatch):
+    (stack_folder / "target" / "generation_config.json").write_text("{}")
+
+
+def other_sources(cells, stack_folder, monkeypatch):
+    monkeypatch.setattr(cells, "sources_sha256", lambda: "edited")
+
+
+def other_weaver(cells, stack_folder, monkeypatch):
+    weaver = sys.modules["tfm_bench.engine"].Weaver
+    monkeypatch.setattr(weaver.__init__, "__defaults__", ("another",))
+
+
+CHANGES = [other_weights, other_prompts, other_code, other_settings, other_device]
+CHANGES += [other_configuration, other_sources, other_weaver]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_belongs_to_something_else_is_discarded_with_a_message(
     cells, stack_folder, output, stopped, monkeypatch, capsys, change
 ):
@@ -144,3 +162,18 @@ def test_bad_input_leaves_what_was_measured(cells, stack_folder, output, stopped
     with pytest.raises(UserError):
         cells.decode_cell(settings_for(stack_folder, prompts=PROMPTS + 1), output)
     assert stopped.read_bytes() == before
+
+
+def test_every_source_of_both_packages_counts_and_nothing_else(tmp_path):
+    names = ["kernels/gdn/a.py", "kernels/a.cpp", "kernels/lanes.h", "tfm_bench/measure/b.py"]
+    for name in [*names, "kernels/README.md", "tfm_bench/b.pyc", "tests/c.py"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    hashes = [sources_sha256(tmp_path)]
+    for name in names:
+        (tmp_path / name).write_text("2")
+        hashes.append(sources_sha256(tmp_path))
+    for name in ("kernels/README.md", "tfm_bench/b.pyc", "tests/c.py"):
+        (tmp_path / name).write_text("2")
+    assert len(set(hashes)) == 5
+    assert sources_sha256(tmp_path) == hashes[-1]

@@ -173,7 +173,7 @@ def test_the_limit_is_the_slower_of_bytes_and_flops():
 def test_measured_limits_are_rates_of_what_was_run(monkeypatch):
     clock = CpuClock()
     monkeypatch.setattr(clock, "time", lambda work, cache=None: (2.0, work()), raising=False)
-    monkeypatch.setattr("tfm_bench.measure.roofline.GEMM_SIZE", 64)
+    monkeypatch.setattr("tfm_bench.measure.roofline.GEMM_SIZE", {"cpu": 64})
     monkeypatch.setattr("tfm_bench.measure.roofline.STREAM_BYTES", 2**20)
     monkeypatch.setattr("tfm_bench.measure.roofline.CACHED_BYTES", (2**12, 2**19))
     limits = measure_limits(clock, torch.device("cpu"), torch.float32)

@@ -8,8 +8,12 @@ from tfm_bench import engine
 from tfm_bench.config import STAGES
 from tfm_bench.engine import Arm, generate
 from tfm_bench.generation import Round
+from tfm_bench.measure.invariants import _rounds
 from tfm_bench.measure.logit_gap import logit_gap
+from tfm_bench.measure.records import DecodeRecord
+from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.tree import TokenTree
+from tfm_bench.verification.sample_match import Acceptance
 
 PROMPT = [3, 9, 4]
 ARMS = [Arm("ar"), Arm("dflash_chain", 7), Arm("ddtree", 90), Arm("tfm", 90, 8)]
@@ -55,7 +59,7 @@ def test_rounds_describe_the_trees(arm, staged, seen):
         assert done.verify_width == tree.width == result.verify_width
         assert done.depth == max(len(ancestors(tree, node)) - 1 for node in range(tree.size))
         common = sum(a == b for a, b in zip(spine(tree), path, strict=False)) - 1
-        assert done.spine == min(common, done.accepted)
+        assert done.spine == min(common, done.accepted)  # where accept is right, its path says the same as the text
     assert sum(result.accepted) + len(result.rounds) == len(result.tokens) - 1
     if arm.method in ("ar", "dflash_chain"):
         assert all(done.spine == done.accepted for done in result.rounds)
@@ -64,16 +68,41 @@ def test_rounds_describe_the_trees(arm, staged, seen):
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"), [([0], 0), ([0, 1], 1), ([0, 1, 3], 2), ([0, 2], 0), ([0, 2, 5], 0), ([0, 2, 4], 0)]
+    ("text", "expected"), [([6, 6], 0), ([1, 6, 6], 1), ([1, 3, 6], 2), ([2, 6], 0), ([2, 5, 6], 0), ([2, 4, 6], 0)]
 )
-def test_the_spine_follows_the_best_scored_children(path, expected):
-    done = Round.of(TREE, path, accepted=len(path) - 1, stage_ms=None)
+def test_the_spine_follows_the_best_scored_children(text, expected):
+    done = Round.of(TREE, accepted=0, text=text, stage_ms=None)
     assert (done.spine, done.depth, done.verify_width) == (expected, 2, 7)
 
 
-def test_a_cut_round_cuts_its_spine_and_padding_has_no_depth():
-    assert Round.of(TREE, [0, 1, 3], accepted=1, stage_ms=None).spine == 1
-    assert Round.of(TokenTree.from_lists([9], [-1], [0.0], width=4), [0], accepted=0, stage_ms=None).depth == 0
+def test_the_end_of_the_text_cuts_the_spine_and_padding_has_no_depth():
+    assert Round.of(TREE, accepted=1, text=[1, 3], stage_ms=None).spine == 1
+    anchor = TokenTree.from_lists([9], [-1], [0.0], width=4)
+    assert Round.of(anchor, accepted=0, text=[6], stage_ms=None).depth == 0
+
+
+@pytest.mark.parametrize("arm", ARMS[1:], ids=[arm.method for arm in ARMS[1:]])
+def test_an_acceptance_that_stops_a_node_early_breaks_the_invariant(arm, monkeypatch):
+    def describe():
+        result = generate(shipped_stack(), PROMPT, arm, temperature=1.0, seed=2, max_new_tokens=60)
+        names = ("accepted", "verify_width", "depth", "spine")
+        lists = {name: [getattr(done, name) for done in result.rounds] for name in names}
+        record = DecodeRecord.model_construct(budget=arm.budget, verify_width=result.verify_width)
+        return result.tokens, list(_rounds(record, RoundsRecord.model_construct(**lists)))
+
+    def stops_early(tree, *arguments, **options):
+        outcome = accept(tree, *arguments, **options)
+        if len(outcome.path) == 1:
+            return outcome
+        return Acceptance(outcome.path[:-1], int(tree.tokens[outcome.path[-1]]))  # the very text, in more rounds
+
+    text, claims = describe()
+    assert all(claim.holds for claim in claims)
+    accept = engine.accept
+    monkeypatch.setattr(engine, "accept", stops_early)
+    same, claims = describe()
+    assert same == text
+    assert {claim.what.split()[0] for claim in claims if not claim.holds} == {"spine"}
 
 
 def test_stage_times_of_the_rounds_sum_to_those_of_the_generation():
@@ -95,7 +124,8 @@ def test_the_gap_is_that_of_the_scores_which_chose_the_token(temperature, monkey
     monkeypatch.setattr(torch, "add", lambda *a, **k: scores.append(add(*a, **k)) or scores[-1])
     generate(stack, PROMPT, Arm("ar"), temperature=temperature or 1e-9, seed=2, max_new_tokens=20)
     for index in (0, 1, 19):
-        gap = logit_gap(stack, PROMPT, tokens[:index], temperature=temperature, seed=2)
-        best, second = scores[index].topk(2).values
-        assert gap == pytest.approx((best - second).item(), abs=1e-4)
         assert int(scores[index].argmax()) == tokens[index]
+        for found in (scores[index].topk(5).indices[-1].item(), tokens[index]):  # not the second choice alone
+            choice = {"expected": tokens[index], "found": found}
+            gap = logit_gap(stack, PROMPT, tokens[:index], **choice, temperature=temperature, seed=2)
+            assert gap == pytest.approx((scores[index][tokens[index]] - scores[index][found]).item(), abs=1e-4)

@@ -230,3 +230,31 @@ def test_special_characters_do_not_reach_latex_or_split_a_cell():
     )
     assert "a\\_b" in to_latex(pd.DataFrame({"a_b": [1]}))
     assert to_markdown(pd.DataFrame({"x": ["a|b"]})).endswith("| a\\|b |\n")
+
+
+def test_a_mismatch_on_a_looping_prompt_leaves_no_speedup_in_any_selection():
+    """Without the looping prompts the arm looks lossless; the gate is that of the whole group."""
+    decode = decode_rows()
+    hit = (decode["dataset"] == "math") & (decode["prompt"] == 2) & (decode["split"] == "test")
+    looping = decode.assign(degenerate=decode["degenerate"] | hit)
+    lossy = looping.assign(lossless=looping["lossless"] & ~(hit & (looping["method"] == "tfm")))
+    headline = table_headline(lossy).query("dataset == 'math' and baseline == 'ar'").set_index("method")
+    assert set(headline.loc["tfm", "prompt_selection"]) == {"all", "not_degenerate"}
+    assert set(headline.loc["tfm", "status"]) == {"not lossless"}
+    assert headline.loc["tfm", "speedup"].isna().all()
+    assert headline.loc["ddtree", "speedup"].notna().all()
+    ratios = table_acceptance_ratio(lossy).query("dataset == 'math' and method == 'tfm'")
+    assert ratios["accepted_drafts_ratio"].isna().all()
+
+
+def test_looping_dev_prompts_choose_no_budget():
+    decode = decode_rows()
+    fast = (
+        (decode["split"] == "dev") & (decode["method"] == "ddtree") & (decode["budget"] == 64) & (decode["prompt"] == 0)
+    )
+    flattered = decode.assign(
+        decode_ms=decode["decode_ms"].where(~fast, decode["decode_ms"] / 100),
+        degenerate=decode["degenerate"] | ((decode["split"] == "dev") & (decode["prompt"] == 0)),
+    )
+    chosen = table_headline(flattered).query("method == 'ddtree'")["budget"].unique()
+    assert list(chosen) == list(table_headline(decode).query("method == 'ddtree'")["budget"].unique())

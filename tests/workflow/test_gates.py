@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tfm_bench.stored_runs import decode_rows
+from tests.tfm_bench.stored_runs import decode_rows, kernel_rows
 
 TABLE = Path("results/tables/regression.csv")
 ONE_DATASET = ["--config", "datasets=[math]", "repeats=1", "temperatures=[1.0]", "budgets=[16]", "max_new_tokens=32"]
@@ -24,6 +24,11 @@ def stored(project) -> Path:
     for name, rows in runs.items():
         (project / name).mkdir(exist_ok=True)
         rows.to_csv(project / name / "decode.csv", index=False)
+    (project / "kernels-too").mkdir()
+    decode_rows(seed=1).to_csv(project / "kernels-too/decode.csv", index=False)
+    kernel_rows().to_csv(project / "kernels-too/gdn_verify.csv", index=False)
+    (project / "results/checks").mkdir()
+    (project / "results/checks/invariants.csv").write_text("check,claims\ntext,1\n")
     return project
 
 
@@ -57,6 +62,13 @@ def test_exit_codes_tell_a_regression_from_what_prevents_the_comparison(stored, 
     assert (done.returncode, says in done.stdout) == (code, True), done.stdout
     assert "Traceback" not in done.stdout
     assert code == 2 or (stored / TABLE).exists()
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(("baseline", "kernels"), [("same", None), ("kernels-too", 1)])
+def test_a_comparison_needs_the_checks_of_what_it_compares(plan, baseline, kernels):
+    jobs = plan("regression", "--forceall", *ONE_DATASET, f"baseline={baseline}")
+    assert (jobs["check_invariants"], jobs.get("check_roofline")) == (1, kernels)
 
 
 def test_a_cell_that_fails_is_no_regression(stored, half_done):

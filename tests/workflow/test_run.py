@@ -85,6 +85,8 @@ def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(fin
     version = f"VERSION = {family_version('report.figures.acceptance_by_budget')}"
     with edited(figure, version, f"{version}  # as good as ever"):
         assert jobs(plan) == {}
+    with edited(finished / "workflows/scripts/decode_cell.py", '"""Measure one cell."""', '"""Measure a cell."""'):
+        assert jobs(plan) == {}
     with edited(finished / "environment.yml", "numpy>=2.2", "numpy>=2.3"):
         assert jobs(plan) == {}
     with edited(figure, version, f"{version}1"):
@@ -130,3 +132,14 @@ def test_a_record_that_breaks_an_invariant_stops_the_tables_in_one_line(finished
         assert part in line
     assert "Traceback" not in done.stdout
     assert not (finished / "results/smoke/checks/invariants.csv").exists()
+
+
+def test_a_kernel_that_beats_its_limit_stops_the_kernel_tables_and_figures(finished, plan, snakemake):
+    kernels = finished / "results/smoke/gdn_verify.csv"
+    table = pd.read_csv(kernels)
+    shown = ["results/smoke/tables/gdn_verify.csv", *(f"figures/smoke/{name}.pdf" for name in KERNEL_FIGURES)]
+    with edited(kernels, kernels.read_text(), table.assign(roofline_ms=2 * table["median_ms"]).to_csv(index=False)):
+        done = snakemake(*shown)
+    assert done.returncode != 0
+    assert "error: results/smoke/gdn_verify.csv, row 0 (torch " in done.stdout
+    assert not [rule for rule in KERNEL_SHOWN if f"rule {rule}:" in done.stdout.split("Job stats", 1)[1]]

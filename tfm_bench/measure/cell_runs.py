@@ -96,9 +96,7 @@ def warm_up(cell: Cell, prompt: Prompt) -> tuple[float, float]:
     return time.monotonic() - start, first_runs
 
 
-def measure_prompt(
-    cell: Cell, index: int, prompt: Prompt, provenance: CellProvenance, meter: LoadMeter
-) -> PromptResult:
+def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProvenance) -> PromptResult:
     """Every run once without inner timers, then, for staged prompts, every arm once more for the stage times.
 
     A run that raises leaves a record that says so; what `ar` raises ends the cell, since nothing can be judged then.
@@ -106,10 +104,12 @@ def measure_prompt(
     ids = encode_prompt(cell.stack.tokenizer, prompt)
     order = run_order(cell.runs, index, cell.settings.repeat)
     seed, limit = cell.settings.seed + index, cell.settings.max_new_tokens
+    meter = LoadMeter()
     timed = {run: _attempt(cell, ids, run, seed=seed, limit=limit) for run in order}
     again = [run for run in order if not run.control] if cell.staged and index < STAGED_PROMPTS else []
     staged = {run: _attempt(cell, ids, run, seed=seed, limit=limit, staged=True) for run in again}
-    end = {
+    own = {
+        "seed": seed,
         "finished_at": now(),
         "foreign_load": meter.foreign_load(),
         "gpu": read_gpu_again(provenance.gpu, cell.stack.device),
@@ -122,7 +122,7 @@ def measure_prompt(
         "checkpoint_sha256": cell.checkpoint_sha256,
         "prompts_sha256": cell.prompts_sha256,
         "settings": cell.settings,
-        "provenance": provenance.model_copy(update=end),
+        "provenance": provenance.model_copy(update=own),
     }
     records, rounds = [], []
     for run in cell.runs:
@@ -171,8 +171,7 @@ def _numbers(
     divergence = first_divergence(outcome.tokens, reference.tokens)
     gap = None
     if divergence is not None and cell.settings.stack.dtype == "bfloat16":
-        prefix, temperature = reference.tokens[:divergence], cell.settings.temperature
-        gap = logit_gap(cell.stack, ids, prefix, temperature=temperature, seed=seed)
+        gap = _gap(cell, ids, outcome.tokens, reference.tokens, divergence, seed)
     tokens, rounds, accepted = len(outcome.tokens) - 1, len(outcome.rounds), outcome.accepted
     return {
         "status": "ok",
@@ -192,6 +191,23 @@ def _numbers(
         "logit_gap": gap,
         "degenerate": is_degenerate(outcome.tokens),
     }
+
+
+def _gap(
+    cell: Cell, ids: list[int], tokens: list[int], reference: list[int], divergence: int, seed: int
+) -> float | None:
+    """logit_gap where the texts part; None where one of them ends there, so that no two tokens can be compared."""
+    if divergence >= min(len(tokens), len(reference)):
+        return None
+    return logit_gap(
+        cell.stack,
+        ids,
+        reference[:divergence],
+        expected=reference[divergence],
+        found=tokens[divergence],
+        temperature=cell.settings.temperature,
+        seed=seed,
+    )
 
 
 def _rounds(index: int, run: Run, outcome: Generation | Failure, staged: Generation | None) -> RoundsRecord:

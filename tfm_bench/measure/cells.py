@@ -17,9 +17,9 @@ from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import AR, Cell, measure_prompt, runs_of, warm_up
 from tfm_bench.measure.device_lock import device_lock
 from tfm_bench.measure.files import require_disk, write_text
-from tfm_bench.measure.foreign_load import WARN_CORES, LoadMeter
+from tfm_bench.measure.foreign_load import WARN_CORES
 from tfm_bench.measure.gpu_state import read_gpu
-from tfm_bench.measure.partial import PartialFile, PromptResult, hash_of
+from tfm_bench.measure.partial import PartialFile, PromptResult, hash_of, sources_sha256
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import CellProvenance, arithmetic, now, origin_of
 from tfm_bench.measure.rounds import rounds_path
@@ -27,7 +27,7 @@ from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
 
-VERSION = 3
+VERSION = 4
 FAMILIES = ("measure.cells", "measure.records")
 DISK_MEGABYTES = 50
 WEIGHT_SUFFIXES = (".safetensors", ".pth")
@@ -57,32 +57,36 @@ def decode_cell(settings: CellSettings, output: Path) -> None:
         partial = PartialFile(output, _key(cell, origin))
         if len(partial.prompts) < len(prompts):
             _measure(cell, prompts, origin, partial)
-    _say_failures(cell, partial.prompts)
-    _write(output, partial.prompts)
-    partial.remove()
+        _say_failures(cell, partial.prompts)
+        _say_load(cell, partial.prompts)
+        # Still locked: a second process for the same output must find either the partial file or all of the output.
+        _write(output, partial.prompts)
+        partial.remove()
 
 
 def _measure(cell: Cell, prompts: list[Prompt], origin: dict[str, Any], partial: PartialFile) -> None:
     """Warm up, then measure the prompts that `partial` lacks."""
     warmup_s, jit_s = warm_up(cell, prompts[0])
     print(f"{cell.label}: warm after {warmup_s:.1f} s, {jit_s:.1f} s of them in first runs", file=sys.stderr)
-    gpu, meter = read_gpu(cell.stack.device), LoadMeter()
+    gpu = read_gpu(cell.stack.device)
     measured = {"gpu": gpu, "warmup_s": warmup_s, "jit_s": jit_s, "finished_at": now(), "foreign_load": None}
     provenance = CellProvenance(**origin, **measured)
     done = len(partial.prompts)
     for index, prompt in enumerate(with_progress(prompts[done:], cell.label), start=done):
-        partial.append(measure_prompt(cell, index, prompt, provenance, meter))
-    _say_foreign_load(cell, partial.prompts[-1].records[-1].provenance)
+        partial.append(measure_prompt(cell, index, prompt, provenance))
 
 
-def _say_foreign_load(cell: Cell, origin: CellProvenance) -> None:
-    """A line for each resource that others used meanwhile."""
-    effect = "its times may be too long"
-    if origin.foreign_load is not None and origin.foreign_load > WARN_CORES:
-        busy = f"{origin.foreign_load:.1f} cores"
-        print(f"{cell.label}: other processes kept {busy} busy; {effect}", file=sys.stderr)
-    if origin.gpu is not None and max(origin.gpu.before.processes, origin.gpu.after.processes) > 1:
-        print(f"{cell.label}: other processes use {origin.gpu.name} too; {effect}", file=sys.stderr)
+def _say_load(cell: Cell, prompts: list[PromptResult]) -> None:
+    """A line for each prompt during which others kept the cores busy, and one where they used the GPU."""
+    records, effect = [prompt.records[-1] for prompt in prompts], "its times may be too long"
+    for record in records:
+        load = record.provenance.foreign_load
+        if load is not None and load > WARN_CORES:
+            name = f"{cell.label}, prompt {record.prompt} ({record.prompt_id})"
+            print(f"{name}: other processes kept {load:.1f} cores busy; {effect}", file=sys.stderr)
+    gpu = records[-1].provenance.gpu
+    if gpu is not None and max(gpu.before.processes, gpu.after.processes) > 1:
+        print(f"{cell.label}: other processes use {gpu.name} too; {effect}", file=sys.stderr)
 
 
 def _origin(cell: Cell) -> dict[str, Any]:
@@ -101,9 +105,15 @@ def _origin(cell: Cell) -> dict[str, Any]:
 
 
 def _key(cell: Cell, origin: dict[str, Any]) -> str:
-    """Equal for runs whose records may stand in one file: also of one device, so that no cell mixes hardware."""
+    """Equal for runs whose records may stand in one file: of one device and one state of the code, so none is mixed."""
     names = ("config_sha256", "family_versions", "device", "cpu", "gdn_path", "versions")
-    hashes = {"checkpoint": cell.checkpoint_sha256, "prompts": cell.prompts_sha256}
+    hashes = {
+        "checkpoint": cell.checkpoint_sha256,
+        "configuration": _configuration_sha256(Path(cell.settings.stack.path)),
+        "prompts": cell.prompts_sha256,
+        "sources": sources_sha256(),
+        "weaver": cell.stack.weaver.implementation,
+    }
     return hash_of({name: origin[name] for name in names} | hashes)
 
 
@@ -151,6 +161,16 @@ def _load_prompts(settings: CellSettings) -> list[Prompt]:
 
 def checkpoint_sha256(stack: Path) -> str:
     """One hash over the weight files of target, drafter and Weaver."""
+    return hashlib.sha256("".join(map(file_sha256, _weight_files(stack))).encode()).hexdigest()
+
+
+def _weight_files(stack: Path) -> list[Path]:
     listed = [file for part in STACK_PARTS for file in sorted((stack / part).iterdir())]
-    files = [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
-    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
+    return [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
+
+
+def _configuration_sha256(stack: Path) -> str:
+    """One hash over all other files of the three parts: they too decide on the text, by stop ids or the tokenizer."""
+    weights = set(_weight_files(stack))
+    files = (file for part in STACK_PARTS for file in (stack / part).rglob("*") if file.is_file())
+    return hash_of({str(file.relative_to(stack)): file_sha256(file) for file in files if file not in weights})

@@ -8,8 +8,10 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+ATTEMPTS = 3  # another process may make or remove the file between two calls
 
 
 def lock_path(device: str) -> Path:
@@ -20,8 +22,7 @@ def lock_path(device: str) -> Path:
 @contextmanager
 def device_lock(device: str) -> Iterator[None]:
     """Hold the device; say so once on stderr when another process has it. The kernel frees it however this one ends."""
-    # Read-only: another user's lock file may be opened, not written.
-    descriptor = os.open(lock_path(device), os.O_RDONLY | os.O_CREAT, 0o666)
+    descriptor = _opened(lock_path(device))
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,3 +32,17 @@ def device_lock(device: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of the lock file, which is made where there is none.
+
+    Read-only, since another user's file may not be written, and without O_CREAT where it exists: in a sticky folder
+    Linux refuses that on another user's file (fs.protected_regular), even to root.
+    """
+    for _ in range(ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY)
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    return os.open(path, os.O_RDONLY)

@@ -14,7 +14,7 @@ from tfm_bench.errors import UserError
 from tfm_bench.measure.records import JUDGED, MEASURED, DecodeRecord, read_records
 from tfm_bench.measure.rounds import RoundsRecord, read_rounds, rounds_path
 
-VERSION = 1
+VERSION = 2
 STAGE_TOLERANCE = 0.01
 
 
@@ -58,9 +58,12 @@ def check_cell(path: Path, records: Sequence[DecodeRecord], rounds: Sequence[Rou
 def check_roofline(kernels: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Timed kernels that were checked, per implementation: none may beat the limits measured on its device.
 
-    Raises UserError for the first that does.
+    Raises UserError for the first that does, and when there are times but no limit to check them against.
     """
-    timed = kernels[(kernels["status"] == "ok") & kernels["roofline_ms"].notna()]
+    right = kernels[kernels["status"] == "ok"]
+    timed = right[right["roofline_ms"].notna()]
+    if timed.empty and not right.empty:
+        raise UserError(f"{path}: roofline_ms: found none in {len(right)} timed rows; expected is the device's limit")
     for index, row in timed[timed["median_ms"] < timed["roofline_ms"]].iterrows():
         where = f"{path}, row {index} ({row['implementation']} {row['arm']} {row['phase']}, {row['nodes']} nodes)"
         raise UserError(f"{where}: median_ms: found {row['median_ms']}; expected is {row['roofline_ms']} or more")

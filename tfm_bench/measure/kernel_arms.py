@@ -32,6 +32,7 @@ COMMITS: dict[str, tuple[Commit, ...]] = {
     "fused": ("replay", "fold"),
     "level_recurrent": ("select",),
     "node_recurrent": ("select",),
+    "chunk": (),
 }
 OTHER_COMMITS: tuple[Commit, ...] = ("replay", "fold")
 COMMIT_INPUTS: dict[Commit, tuple[str, ...]] = {"replay": ("k", "v", "g", "beta"), "fold": ("k", "g"), "select": ()}

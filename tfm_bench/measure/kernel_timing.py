@@ -53,6 +53,9 @@ class TimedArm:
     def run(self, cache: Cache | None) -> Times:
         """Milliseconds of every phase; a commit alone meets another layer's state than the verification before it."""
         times: Times = {}
+        if not self._clock.caches:
+            # Else verification alone would pay for what the arm before it left in caches, and its total would not.
+            self._verify(self._states.take())
         times["verify", None], result = self._clock.time(self._verify, self._states.take(), cache=cache)
         for commit, work in self._commits.items():
             state = self._states.take()
@@ -69,16 +72,18 @@ class TimedArm:
 def interleaved(
     runners: Sequence[Runner], run: Callable[[Runner], Times], *, least: int, most: int, seconds: float
 ) -> dict[Runner, list[Times]]:
-    """Run by turns, the first one changing from round to round, and return the times of every run.
+    """Run by turns, the first one changing from turn to turn, and return the times of every run.
 
-    A runner leaves after `most` runs, or once it has had `least` runs and `seconds` of its own time.
+    All run equally often, so that all medians are over the same turns and neighbours: `least` times, and more, up to
+    `most`, until `seconds` per runner are used up together.
     """
     samples: dict[Runner, list[Times]] = {runner: [] for runner in runners}
-    spent_ms = dict.fromkeys(runners, 0.0)
+    spent_ms = 0.0
     for turn in range(most):
-        active = [runner for runner in runners if turn < least or spent_ms[runner] < seconds * 1e3]
-        shift = turn % max(1, len(active))
-        for runner in active[shift:] + active[:shift]:
+        if turn >= least and spent_ms >= seconds * 1e3 * len(runners):
+            break
+        shift = turn % max(1, len(runners))
+        for runner in [*runners[shift:], *runners[:shift]]:
             samples[runner].append(run(runner))
-            spent_ms[runner] += sum(samples[runner][-1].values())
+            spent_ms += sum(samples[runner][-1].values())
     return samples

@@ -46,7 +46,7 @@ from tfm_bench.measure.roofline import (
     tree_counts,
 )
 
-VERSION = 1
+VERSION = 2
 DISK_MEGABYTES = 50
 
 Samples = dict[tuple[KernelArm, Cache], list[Times]]

@@ -1,4 +1,4 @@
-"""How close a call the target's own choice was: what tells bfloat16 rounding from a wrong method."""
+"""How close a call a wrong token was: what tells bfloat16 rounding from a wrong method."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from tfm_bench.verification.sample_match import KeyedNoise
 
 @torch.inference_mode()
 def logit_gap(
-    stack: Stack, prompt_ids: Sequence[int], tokens: Sequence[int], *, temperature: float, seed: int
+    stack: Stack,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    expected: int,
+    found: int,
+    temperature: float,
+    seed: int,
 ) -> float:
-    """First minus second choice of the target after `prompt_ids` and the emitted `tokens`, in logits.
+    """The target's score of token `expected` less that of `found`, after `prompt_ids` and the emitted `tokens`.
 
-    Above temperature 0 with the noise of that position, scaled as in the draw. One prefill over the whole text.
+    In logits; above temperature 0 with the noise of that position, scaled as in the draw. One prefill over the whole
+    text.
     """
     text = [*prompt_ids, *tokens]
     scores = stack.target.prefill(stack.target.new_state(len(text), 1), torch.tensor(text)).logits[-1].float().cpu()
     if temperature > 0:
         scores = scores + temperature * KeyedNoise(seed).gumbel(len(text), scores.shape[0])
-    best, second = scores.topk(2).values.tolist()
-    return float(best - second)
+    return float(scores[expected] - scores[found])

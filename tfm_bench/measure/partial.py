@@ -11,8 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from tfm_bench.measure.provenance import REPOSITORY
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
+from tfm_bench.models.checkpoints import file_sha256
+
+SOURCES = (".py", ".cpp", ".h")
 
 
 class PromptResult(BaseModel):
@@ -25,6 +29,12 @@ class PromptResult(BaseModel):
 def hash_of(settings: dict[str, Any]) -> str:
     """One hash over a JSON mapping; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def sources_sha256(repository: Path = REPOSITORY) -> str:
+    """One hash over names and contents of the sources of kernels/ and tfm_bench/."""
+    files = (file for package in ("kernels", "tfm_bench") for file in (repository / package).rglob("*"))
+    return hash_of({str(file.relative_to(repository)): file_sha256(file) for file in files if file.suffix in SOURCES})
 
 
 class PartialFile:

@@ -44,8 +44,9 @@ class CellProvenance(Origin):
     started_at: when the process began; finished_at: when the record's prompt was done. load_s, warmup_s: loading the
     stack and running every arm before anything is timed; jit_s: what first runs took longer than second ones
     (compilation, captures, first touch), a part of warmup_s. foreign_load: cores that other processes kept busy, on
-    average from the end of the warm-up to finished_at; None where that is too short to tell or /proc is not there.
-    gdn_path: implementation:method, gpu: None on a CPU and without nvidia-ml-py.
+    average while the record's prompt ran; None where that is too short to tell or /proc is not there. seed: what the
+    record's prompt was sampled with, the seed of the settings and the index of the prompt added up. gdn_path:
+    implementation:method, gpu: None on a CPU and without nvidia-ml-py.
     """
 
     frequency_governor: str | None

@@ -32,7 +32,7 @@ class DecodeRecord(BaseModel):
     was made. accepted_drafts and acceptance_length are means over the rounds, without and with the bonus token; None
     where no round ran. max_depth: the most drafts that one round accepted. first_divergence indexes the emitted
     tokens, the first included; it is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
-    target preferred the token of `ar` there.
+    target, in one pass over the text before, scores the token of `ar` there above the one that was emitted.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

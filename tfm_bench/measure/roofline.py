@@ -20,7 +20,7 @@ from tfm_bench.measure.clocks import Cache, Clock
 from tfm_bench.measure.kernel_problems import LayerShapes
 from tfm_bench.measure.kernel_records import Commit, Phase
 
-GEMM_SIZE = 2048
+GEMM_SIZE = {"cpu": 2048, "cuda": 8192}
 STREAM_BYTES = 2**28
 CACHED_BYTES = tuple(2**power for power in range(18, 25))
 PROBE_RUNS = 15
@@ -71,15 +71,22 @@ class Sizes(NamedTuple):
 
 
 def measure_limits(clock: Clock, device: torch.device, dtype: torch.dtype) -> Limits:
-    """The fastest of PROBE_RUNS each: a copy (bytes read and written) or a sum over a buffer beyond all caches, a copy
+    """The fastest of PROBE_RUNS each: copying, summing or scaling in place a buffer beyond all caches; a copy
     of a buffer of any size within them, and a GEMM of two matrices of `dtype`.
     """
     stream = torch.ones(2, STREAM_BYTES // FLOAT_BYTES, device=device)
-    bandwidth = max(_copy_rate(clock, stream), STREAM_BYTES / _fastest(clock, lambda: stream[0].sum()))
+    streamed = stream[0]
+    bandwidth = max(
+        _copy_rate(clock, stream),
+        STREAM_BYTES / _fastest(clock, lambda: streamed.sum()),
+        # In place, as commits are: unlike in a copy no line is fetched only to be overwritten.
+        2 * STREAM_BYTES / _fastest(clock, lambda: streamed.mul_(1.0)),
+    )
     cached = max(_copy_rate(clock, stream[:, : size // FLOAT_BYTES]) for size in CACHED_BYTES)
-    left, right, product = (torch.rand(GEMM_SIZE, GEMM_SIZE, device=device).to(dtype) for _ in range(3))
+    size = GEMM_SIZE[device.type]
+    left, right, product = (torch.rand(size, size, device=device).to(dtype) for _ in range(3))
     gemm_seconds = _fastest(clock, lambda: torch.mm(left, right, out=product))
-    return Limits(bandwidth, max(cached, bandwidth), 2 * GEMM_SIZE**3 / gemm_seconds)
+    return Limits(bandwidth, max(cached, bandwidth), 2 * size**3 / gemm_seconds)
 
 
 def best_of(*measured: Limits) -> Limits:
@@ -93,7 +100,8 @@ def _copy_rate(clock: Clock, buffers: Tensor) -> float:
 
 
 def _fastest(clock: Clock, work: Callable[[], Tensor]) -> float:
-    return min(clock.time(work)[0] for _ in range(PROBE_RUNS)) / 1e3
+    prepared = clock.prepare(work)
+    return min(clock.time(prepared)[0] for _ in range(PROBE_RUNS)) / 1e3
 
 
 def tree_counts(structure: TreeStructure) -> TreeCounts:

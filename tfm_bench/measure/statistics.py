@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
+VERSION = 2
 Array = NDArray[np.float64]
 
 DRAWS = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ HARDWARE = ["device", "threads", "dtype"]
 KERNEL = ["implementation", "shapes", "tree", "nodes", "batch", "cache", "arm", "phase"]
 DECODE_COLUMNS = [
     *[*ARM, *HARDWARE, "split", "repeat", "prompt", "control", "status", "lossless"],
-    *["tokens", "rounds", "decode_ms"],
+    *["tokens", "rounds", "decode_ms", "tokens_sha256"],
 ]
 KERNEL_COLUMNS = [*KERNEL, *HARDWARE, "status", "median_ms", "p20_ms", "p80_ms"]
 MILLISECONDS = 1000.0
@@ -58,6 +59,16 @@ class StoredRun:
         """Rows by the values of ARM, in the order of the table, without the A/A control."""
         return {key: rows for key, rows in self.decode[~self.decode["control"]].groupby(ARM, sort=False)}
 
+    def workloads(self) -> set[tuple[str, float]]:
+        """Dataset and temperature of every row."""
+        return set(self.decode[["dataset", "temperature"]].itertuples(index=False, name=None))
+
+    def texts(self, stack: str, dataset: str, temperature: float) -> dict[int, set[str]]:
+        """Hashes of what `ar` emitted in any repeat, by prompt; without prompts on which it always failed."""
+        own = {"stack": stack, "dataset": dataset, "temperature": temperature, "method": "ar", "status": "ok"}
+        plain = self.decode[(self.decode[list(own)] == pd.Series(own)).all(axis=1) & ~self.decode["control"]]
+        return {prompt: set(hashes) for prompt, hashes in plain.groupby("prompt")["tokens_sha256"]}
+
     def noise(self, dataset: str, temperature: float) -> float:
         """Lower A/A bound of a dataset and temperature, both ways round, at most 1. Raises UserError without."""
         here = (self.decode["dataset"] == dataset) & (self.decode["temperature"] == temperature)
@@ -67,6 +78,10 @@ class StoredRun:
         if len(shared.prompts) < 2:
             raise UserError(f"{self.path}: no A/A control of {dataset} at T={temperature:g}, so no noise floor")
         interval = ratio_interval(shared.speed(again), shared.speed(first))
+        # Also false for nan, which min() would pass over; a bound of 0 is one that no ratio can fall below.
+        if not 0 < interval.low <= interval.high < math.inf:
+            found, place = f"{interval.low:g} to {interval.high:g}", f"{dataset} at T={temperature:g}"
+            raise UserError(f"{self.path}: A/A interval of {place}: found {found}, so no noise floor")
         return min(1.0, interval.low, 1 / interval.high)
 
 

@@ -19,7 +19,7 @@ from tfm_bench.report.arms import (
     status_of_pair,
 )
 
-VERSION = 3
+VERSION = 4
 BASELINES = {"ddtree": ("dflash_chain",), "tfm": ("dflash_chain", "ddtree")}
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "verify_width"],
@@ -40,7 +40,7 @@ def table_acceptance_ratio(decode: pd.DataFrame) -> pd.DataFrame:
     for temperature, dataset, group in groups_of(decode[decode["split"] == "test"], pooled=True):
         for selection, selected in selections_of(group):
             extra = {"degenerate_prompts": degenerate_prompts(selected), "prompt_selection": selection}
-            arms = arms_of(selected)
+            arms = arms_of(selected, group)
             pairs = [(arm, baseline) for arm in arms for baseline in _baselines(arm, arms)]
             rows += [{**_row(arm, baseline, dataset, temperature), **extra} for arm, baseline in pairs]
     return pd.DataFrame(rows, columns=COLUMNS)

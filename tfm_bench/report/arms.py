@@ -11,6 +11,7 @@ import pandas as pd
 
 from tfm_bench.measure.statistics import Array, Interval, Rate, ratio_interval
 
+VERSION = 2
 ARM_COLUMNS = ["method", "budget", "expansion_width"]
 MACHINE_COLUMNS = ["stack", "device", "threads", "torch", "dtype", "gdn_implementation", "weaver_implementation"]
 ALL_DATASETS = "all"
@@ -24,12 +25,14 @@ class ArmData:
     """Rows of one arm. Rates are [repeats, prompts], in the same order for all arms of a group.
 
     Only `ok` rows are in rates and sums; of an arm that has others no rate can be had, and `status` says why.
+    judged: all rows of the arm, where `rows` are a selection: what fails a gate there fails it in every selection.
     """
 
     method: str
     budget: int
     expansion_width: int
     rows: pd.DataFrame
+    judged: pd.DataFrame
 
     def matrix(self, column: str) -> Array:
         """[R, P]. Raises ValueError when a repeat lacks a prompt that another has."""
@@ -87,12 +90,11 @@ class ArmData:
     @cached_property
     def status(self) -> str:
         """The gates: every record is there, and in fp32 every prompt is lossless; bf16 shows mismatches beside it."""
-        missing = self.rows[self.rows["status"] != OK]
+        missing = self.judged[self.judged["status"] != OK]
         if len(missing):
             return f"{missing['status'].iloc[0]}: {missing['reason'].iloc[0]}"
-        if self.lossless_prompts < self.prompts and "float32" in set(self.rows["dtype"]):
-            return "not lossless"
-        return OK
+        exact = self.judged["dtype"] == "float32"
+        return "not lossless" if (exact & ~self.judged["lossless"].astype(bool)).any() else OK
 
     def _seconds(self) -> Array:
         return self.matrix("decode_ms") / MILLISECONDS
@@ -122,16 +124,23 @@ def noise_floor(group: pd.DataFrame) -> Interval:
     side, as crossed draws count the noise of single measurements more than once.
     """
     plain = group[group["method"] == "ar"]
-    arms = [ArmData("ar", 0, 0, rows) for rows in (plain[plain["control"]], plain[~plain["control"]])]
+    arms = [ArmData("ar", 0, 0, rows, rows) for rows in (plain[plain["control"]], plain[~plain["control"]])]
     if not all(len(arm.rows) for arm in arms) or status_of_pair(*arms) != OK:
         return NO_INTERVAL
     return ratio_interval(arms[0].speed(), arms[1].speed())
 
 
-def arms_of(rows: pd.DataFrame) -> list[ArmData]:
-    """The arms of one group, in the order of the table, without the A/A control."""
+def arms_of(rows: pd.DataFrame, judged: pd.DataFrame | None = None) -> list[ArmData]:
+    """The arms of one group, in the order of the table, without the A/A control.
+
+    judged: the whole group, where `rows` are a selection of it.
+    """
+    whole = rows if judged is None else judged
+    all_rows = dict(list(whole[~whole["control"]].groupby(ARM_COLUMNS, sort=False)))
     groups = rows[~rows["control"]].groupby(ARM_COLUMNS, sort=False)
-    return [ArmData(method, budget, width, arm) for (method, budget, width), arm in groups]
+    return [
+        ArmData(method, budget, width, arm, all_rows[method, budget, width]) for (method, budget, width), arm in groups
+    ]
 
 
 def groups_of(decode: pd.DataFrame, *, pooled: bool) -> Iterator[tuple[float, str, pd.DataFrame]]:

@@ -19,11 +19,12 @@ from tfm_bench.report.arms import (
     degenerate_prompts,
     groups_of,
     noise_floor,
+    not_degenerate,
     selections_of,
     status_of_pair,
 )
 
-VERSION = 2
+VERSION = 3
 COLUMNS = [
     *["stack", "dataset", "temperature", "method", "budget", "expansion_width", "verify_width"],
     *["prompts", "lossless_prompts", "tokens", "rounds", "acceptance_length", "accepted_drafts"],
@@ -54,9 +55,9 @@ def table_speedup(decode: pd.DataFrame) -> pd.DataFrame:
 def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
     """Each method at the budget that was fastest on dev, measured on test; then tfm against the other drafters.
 
-    A dataset without a dev split takes the budgets that were fastest on all dev prompts together. Rows of dataset
-    "all" pool the datasets. Where some text of a group is degenerate (a loop), its rows come twice: over all prompts,
-    and without the flagged ones.
+    Looping prompts of dev choose no budget where there are others. A dataset without a dev split takes the budgets
+    that were fastest on all dev prompts together. Rows of dataset "all" pool the datasets. Where some text of a group
+    is degenerate (a loop), its rows come twice: over all prompts, and without the flagged ones.
     """
     rows: list[dict[str, Any]] = []
     dev_groups = {(t, dataset): dev for t, dataset, dev in groups_of(_split(decode, "dev"), pooled=True)}
@@ -64,17 +65,29 @@ def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
         raise UserError("datasets: none has a dev split to choose budgets on; add one of the stack's own")
     for temperature, dataset, group in groups_of(_split(decode, "test"), pooled=True):
         dev = dev_groups.get((temperature, dataset), dev_groups[temperature, ALL_DATASETS])
-        chosen = _fastest(arms_of(dev))
+        chosen = _fastest(arms_of(_readable(dev), dev))
         for selection, selected in selections_of(group):
-            rows += _headline_rows(selected, chosen, dataset, temperature, selection)
+            rows += _headline_rows(selected, group, chosen, dataset, temperature, selection)
     return pd.DataFrame(rows, columns=HEADLINE_COLUMNS)
 
 
+def _readable(group: pd.DataFrame) -> pd.DataFrame:
+    """Without looping prompts, which flatter wide trees; where there are no others, the group itself."""
+    clean = not_degenerate(group)
+    return clean if len(clean) else group
+
+
 def _headline_rows(
-    group: pd.DataFrame, chosen: dict[str, tuple[int, int]], dataset: str, temperature: float, selection: str
+    selected: pd.DataFrame,
+    group: pd.DataFrame,
+    chosen: dict[str, tuple[int, int]],
+    dataset: str,
+    temperature: float,
+    selection: str,
 ) -> list[dict[str, Any]]:
-    arms = {arm.method: arm for arm in arms_of(group) if chosen[arm.method] == (arm.budget, arm.expansion_width)}
-    extra = {**_of_group(group), "prompt_selection": selection, "chosen_on": "dev"}
+    listed = arms_of(selected, group)
+    arms = {arm.method: arm for arm in listed if chosen[arm.method] == (arm.budget, arm.expansion_width)}
+    extra = {**_of_group(selected), "prompt_selection": selection, "chosen_on": "dev"}
     pairs = [(method, "ar") for method in arms]
     pairs += [(method, baseline) for method in arms for baseline in BASELINES.get(method, ()) if baseline in arms]
     return [

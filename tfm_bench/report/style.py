@@ -103,7 +103,7 @@ def measured_note(decode: pd.DataFrame) -> str:
     date = str(test["measured_at"].max())[:10]
     return (
         f"Measured {date} on {devices}, {'/'.join(test['dtype'].unique())}; stack {'/'.join(test['stack'].unique())}; "
-        f"n = {prompts} test prompts × {test['repeat'].nunique()} repeats.\n"
+        f"n = {prompts} test prompts × {test['repeat'].nunique()} repeats, less prompts whose text loops.\n"
         "Whiskers and bands: 95 % percentile intervals, paired bootstrap over repeats and prompts, 10,000 draws."
     )
 

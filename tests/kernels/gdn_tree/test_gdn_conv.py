@@ -113,3 +113,13 @@ def test_rounds_continue_the_sequence(convolve):
         parts.append(convolve(inputs=part, window=window, weight=tensors["weight"], structure=structure))
         commit_window(inputs=part, path=torch.arange(part.shape[1]), window=window)
     torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+def test_silu_far_from_zero(convolve):
+    """Pre-activations up to ±200: the exponential of a large positive number once wrapped around."""
+    tensors = conv_inputs(5)
+    tensors["inputs"][:, :, :] = torch.linspace(-200, 200, CHANNELS)
+    tensors["weight"] = torch.tensor([0.0, 0.0, 0.0, 1.0]).expand(CHANNELS, 4).contiguous()
+    structure = TreeStructure.from_parents(torch.arange(5) - 1)
+    actual = convolve(**tensors, structure=structure)
+    torch.testing.assert_close(actual, silu(tensors["inputs"]), rtol=1e-6, atol=1e-30)

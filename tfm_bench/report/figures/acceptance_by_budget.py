@@ -12,7 +12,7 @@ from tfm_bench.measure.statistics import rate_interval
 from tfm_bench.report.arms import OK, arms_of, groups_of, not_degenerate
 from tfm_bench.report.style import METHOD_STYLES, house_style, label_lines, new_figure
 
-VERSION = 4
+VERSION = 5
 
 
 def plotted_acceptance(decode: pd.DataFrame) -> pd.DataFrame:
@@ -22,7 +22,7 @@ def plotted_acceptance(decode: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for temperature, dataset, group in groups_of(decode[decode["split"] == "test"], pooled=False):
-        for arm in arms_of(not_degenerate(group)):
+        for arm in arms_of(not_degenerate(group), group):
             if arm.method == "ar" or arm.status != OK:
                 continue
             interval = rate_interval(arm.accepted_drafts())
