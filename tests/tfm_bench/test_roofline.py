@@ -49,8 +49,8 @@ def test_flops_are_those_of_the_algorithms(tree):
     assert torch.allclose(values(outputs), values(solved), atol=1e-12)
     for arm in ("node_recurrent", "node_recurrent_scratch", "level_recurrent"):
         assert verify_work(arm, sizes).flops == recurrent
-    assert verify_work("fused", sizes).flops == fused
-    assert verify_work("fused", sizes._replace(batch=3)).flops == 3 * fused
+    assert verify_work("fused", shallow(sizes)).flops == fused
+    assert verify_work("fused", shallow(sizes)._replace(batch=3)).flops == 3 * fused
 
 
 @pytest.mark.parametrize("tree", PARENTS)
@@ -99,6 +99,17 @@ def test_flops_of_replay_and_fold_are_those_of_the_algorithms():
     assert commit_work("replay", sizes_of("chain")).flops == replayed
     assert commit_work("fold", sizes_of("chain")).flops == folded
     assert commit_work("select", sizes_of("chain")).flops == 0
+
+
+def shallow(sizes: Sizes) -> Sizes:
+    """Keys of three are so short that any path would be cut."""
+    return sizes._replace(tree=sizes.tree._replace(depth=0))
+
+
+def test_on_paths_that_are_better_cut_only_the_state_reads_count():
+    sizes = sizes_of("chain")
+    reads = SHAPES.value_heads * sizes.tree.nodes * 4 * SHAPES.key_dim * SHAPES.value_dim
+    assert verify_work("fused", sizes).flops == reads < verify_work("fused", shallow(sizes)).flops
 
 
 def elements(*sizes: int) -> int:
@@ -160,6 +171,7 @@ def test_tree_counts_are_those_of_a_walk():
             nodes=len(parents),
             pairs=sum(1 + len(layer.ancestors(node)) for node in range(len(parents))),
             path_nodes=sum(1 + len(layer.ancestors(leaf)) for leaf in leaves),
+            depth=max(len(layer.ancestors(node)) for node in range(len(parents))),
         )
 
 

@@ -46,7 +46,7 @@ from tfm_bench.measure.roofline import (
     tree_counts,
 )
 
-VERSION = 2
+VERSION = 3
 DISK_MEGABYTES = 50
 
 Samples = dict[tuple[KernelArm, Cache], list[Times]]

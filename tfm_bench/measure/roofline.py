@@ -53,11 +53,12 @@ class Work:
 
 
 class TreeCounts(NamedTuple):
-    """Of a tree: nodes N, pairs P, and nodes on all paths to a leaf, shared ones counted per path."""
+    """Of a tree: nodes N, pairs P, nodes on all paths to a leaf (shared ones counted per path), deepest level."""
 
     nodes: int
     pairs: int
     path_nodes: int
+    depth: int
 
 
 class Sizes(NamedTuple):
@@ -111,6 +112,7 @@ def tree_counts(structure: TreeStructure) -> TreeCounts:
         nodes=len(depths),
         pairs=int(structure.ancestors.sum()),
         path_nodes=sum(int(depths[leaf]) + 1 for leaf in structure.leaves),
+        depth=int(depths.max()),
     )
 
 
@@ -188,8 +190,11 @@ def _fused_flops(shapes: LayerShapes, tree: TreeCounts) -> int:
     """Per key head: scale q, q·k on pairs, k·k on strict pairs (of two nodes). Per value head and node: k and q read
     the state (4 K V), both reads are decayed, one subtracted from v, times beta (4 V). Path sums: 1 a strict pair, 1 a
     node below the anchor. Weights: 3 a strict pair. Forward substitution: 2 V a strict pair; read-out: 2 V a pair.
+    Paths longer than half a key are better cut, and the pairs then depend on where: there only the state reads count.
     """
     K, V, N, P = shapes.key_dim, shapes.value_dim, tree.nodes, tree.pairs
+    if tree.depth >= max(K // 2, 1):
+        return shapes.value_heads * N * 4 * K * V
     strict = P - N
     per_key_head = N * K + 2 * K * (P + strict)
     per_value_head = N * (4 * K * V + 4 * V) + (N - 1) + 4 * strict + 2 * V * (P + strict)
