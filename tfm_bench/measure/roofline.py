@@ -53,12 +53,13 @@ class Work:
 
 
 class TreeCounts(NamedTuple):
-    """Of a tree: nodes N, pairs P, nodes on all paths to a leaf (shared ones counted per path), deepest level."""
+    """Of a tree: nodes N, pairs P, nodes on all paths to a leaf (shared ones counted per path), depth, leaves."""
 
     nodes: int
     pairs: int
     path_nodes: int
     depth: int
+    leaves: int
 
 
 class Sizes(NamedTuple):
@@ -113,6 +114,7 @@ def tree_counts(structure: TreeStructure) -> TreeCounts:
         pairs=int(structure.ancestors.sum()),
         path_nodes=sum(int(depths[leaf]) + 1 for leaf in structure.leaves),
         depth=int(depths.max()),
+        leaves=len(structure.leaves),
     )
 
 
@@ -142,7 +144,8 @@ def verify_work(arm: str, sizes: Sizes) -> Work | None:
     steps = {"path_recurrent": tree.path_nodes, **dict.fromkeys(STEP_PER_NODE, tree.nodes)}
     if arm != "fused" and arm not in steps:
         return None
-    flops = _fused_flops(shapes, tree) if arm == "fused" else _recurrent_flops(shapes, steps[arm])
+    stored = tree.nodes if arm in STATE_STORING else steps.get(arm, 0) - tree.leaves
+    flops = _fused_flops(shapes, tree) if arm == "fused" else _recurrent_flops(shapes, steps[arm], stored)
     states = 1 + (tree.nodes if arm in STATE_STORING else 0)
     values = 2 * shapes.heads * shapes.key_dim + 2 * shapes.value_heads * shapes.value_dim
     floats = shapes.value_heads * (shapes.value_dim + 2)
@@ -180,10 +183,12 @@ def kept_bytes(commit: Commit, sizes: Sizes) -> int:
     return sizes.batch * sizes.tree.nodes * per_node
 
 
-def _recurrent_flops(shapes: LayerShapes, steps: int) -> int:
-    """Per step and state element 7: decay 1, read with key and query 2 each, add k u^T 2. 2 V for u, K to scale q."""
+def _recurrent_flops(shapes: LayerShapes, steps: int, stored: int) -> int:
+    """Per step and state element 4: read with key and query 2 each; 3 more where the state is formed: decay 1, add
+    k u^T 2. A leaf's state has no reader unless it is stored. 2 V for u, K to scale q.
+    """
     K, V = shapes.key_dim, shapes.value_dim
-    return steps * (shapes.value_heads * (7 * K * V + 2 * V) + shapes.heads * K)
+    return shapes.value_heads * (3 * stored * K * V + steps * (4 * K * V + 2 * V)) + steps * shapes.heads * K
 
 
 def _fused_flops(shapes: LayerShapes, tree: TreeCounts) -> int:

@@ -48,7 +48,11 @@ def kernel_rows(kernels: pd.DataFrame) -> pd.DataFrame:
     right = kernels[
         (kernels["implementation"] == IMPLEMENTATION) & (kernels["status"] == "ok") & (kernels["batch"] == 1)
     ]
-    times = right[right["phase"].isin(["verify", "total"])].set_index(["shapes", "tree", "nodes", "arm", "phase"])
+    times = (
+        right[right["phase"].isin(["verify", "total"])]
+        .set_index(["shapes", "tree", "nodes", "arm", "phase"])
+        .sort_index()
+    )
     rows: list[dict[str, object]] = []
     for shapes, tree in SHOWN:
         for nodes in NODES:
