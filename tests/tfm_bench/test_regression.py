@@ -258,3 +258,9 @@ def test_exit_codes(store, tmp_path, monkeypatch, capsys):
     assert f"error: {old}/decode.csv: lacks control, status, tokens_sha256" in errors
     monkeypatch.setattr(gate, "summary", lambda _: 1 / 0)
     assert code(faster) == 2
+
+
+def test_a_run_without_kernels_is_no_match_for_a_baseline_with_them(store):
+    run, baseline = store("run", decode_rows(1)), store("baseline", decode_rows(1), kernel_rows())
+    with pytest.raises(UserError, match=r"no gdn_verify\.csv beside it"):
+        table_regression(read_run(run), read_run(baseline))

@@ -51,7 +51,11 @@ def table_regression(run: StoredRun, baseline: StoredRun) -> pd.DataFrame:
         for row in _compare_arm(arms.get(key), stored, run, baseline)
     ]
     _require_compared(rows, f"{run.path} and {baseline.path} share too few arms and prompts of the same text")
-    if run.kernels is not None and baseline.kernels is not None:
+    if baseline.kernels is not None:
+        if run.kernels is None:
+            raise UserError(
+                f"{run.path}: no gdn_verify.csv beside it; {baseline.path} has one: nothing was compared with it"
+            )
         _require_same_hardware(run.kernels, baseline.kernels, run.path, baseline.path)
         kernels = _compare_kernels(run.kernels, baseline.kernels, _widest_noise(run, baseline))
         _require_compared(kernels, f"{run.path} and {baseline.path} share no timed kernel")
