@@ -126,6 +126,8 @@ def test_a_stored_cell_foretells_itself(finished):
 def test_cells_of_another_stack_or_without_records_foretell_nothing(finished):
     folder, config = finished
     assert stored_cells(folder, config.stack.model_copy(update={"dtype": "bfloat16"})) == []
+    (folder / "results/smoke/raw/test.math.t100.r0.jsonl").write_text('{"schema_version": 1}\n')
+    assert stored_cells(folder, config.stack) == []
     (folder / "results/smoke/raw/test.math.t100.r0.jsonl").unlink()
     assert stored_cells(folder, config.stack) == []
     assert stored_kernels(folder) == []

@@ -7,13 +7,15 @@ import pytest
 
 from tests.tfm_bench.decode_rows import decode_rows
 from tfm_bench.measure.records import read_decode_table
-from tfm_bench.report import readme_kernels
-from tfm_bench.report.readme import BEGIN, END, against_rows, headline_rows, readme_with_results
-from tfm_bench.report.readme_kernels import readme_with_kernels
+from tfm_bench.report.readme import against_rows, headline_rows, readme_with_results
+from tfm_bench.report.readme_kernels import kernel_rows
+from tfm_bench.report.sections import with_section
 from tfm_bench.report.speedup import table_speedup
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = ROOT / "results" / "expected"
+MARKED = [f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("results", "kernels")]
+EMPTY = "".join(["text\n", *MARKED, "more\n"])
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +23,14 @@ def decode():
     return read_decode_table(EXPECTED / "decode.csv")
 
 
-def test_readme_is_in_step_with_the_expected_results(decode):
+@pytest.fixture(scope="module")
+def kernels():
+    return pd.read_csv(EXPECTED / "gdn_verify.csv")
+
+
+def test_readme_is_in_step_with_the_expected_results(decode, kernels):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme_with_results(readme, decode) == readme
+    assert readme_with_results(readme, decode, kernels) == readme
 
 
 def test_expected_speedup_follows_from_the_expected_records(decode):
@@ -31,12 +38,13 @@ def test_expected_speedup_follows_from_the_expected_records(decode):
     pd.testing.assert_frame_equal(table_speedup(decode), expected, check_dtype=False, rtol=1e-9)
 
 
-def test_a_changed_number_changes_the_readme():
-    readme, decode = f"text\n{BEGIN}\n{END}\nmore\n", decode_rows()
+def test_a_changed_number_changes_the_readme(kernels):
+    decode = decode_rows()
     doubled = decode.assign(decode_ms=decode["decode_ms"].where(decode["method"] != "tfm", 2 * decode["decode_ms"]))
-    assert readme_with_results(readme, decode) != readme_with_results(readme, doubled)
-    assert readme_with_results(readme, decode).startswith("text\n")
-    assert readme_with_results(readme, decode).endswith("\nmore\n")
+    made = readme_with_results(EMPTY, decode, kernels)
+    assert made != readme_with_results(EMPTY, doubled, kernels)
+    assert made.startswith("text\n")
+    assert made.endswith("\nmore\n")
 
 
 def test_the_headline_shows_the_noise_floor_and_why_a_speedup_is_missing():
@@ -54,27 +62,13 @@ def test_the_headline_shows_the_noise_floor_and_why_a_speedup_is_missing():
     assert set(against_rows(decode)["speed ratio"]) == {"failed: no memory"}
 
 
-def test_missing_markers_are_an_error():
+@pytest.mark.parametrize("text", ["none", "<!-- results: begin -->", "<!-- results: end --><!-- results: begin -->"])
+def test_missing_markers_are_an_error(text):
     with pytest.raises(ValueError, match="README lacks"):
-        readme_with_results("no markers here", decode_rows())
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    return pd.read_csv(EXPECTED / "gdn_verify.csv")
-
-
-def test_readme_is_in_step_with_the_expected_kernel_times(kernels):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme_with_kernels(readme, kernels) == readme
+        with_section(text, "results", "numbers")
 
 
 def test_a_slower_recurrence_changes_its_column_of_the_kernel_table(kernels):
     slower = kernels["median_ms"].where(kernels["arm"] != "node_recurrent", 2 * kernels["median_ms"])
-    before, after = (readme_kernels.kernel_rows(frame) for frame in (kernels, kernels.assign(median_ms=slower)))
+    before, after = (kernel_rows(frame) for frame in (kernels, kernels.assign(median_ms=slower)))
     assert [name for name in before if list(before[name]) != list(after[name])] == ["node recurrent"]
-
-
-def test_missing_markers_of_the_kernel_table_are_an_error(kernels):
-    with pytest.raises(ValueError, match="README lacks"):
-        readme_with_kernels("no markers here", kernels)

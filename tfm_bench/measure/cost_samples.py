@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tfm_bench.config import CellSettings, StackConfig
+from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import STAGED_PROMPTS
 from tfm_bench.measure.kernel_records import read_kernel_records
 from tfm_bench.measure.records import DecodeRecord, read_records
 from tfm_bench.measure.rounds import rounds_path
 
+Record = TypeVar("Record")
 MILLISECONDS = 1000
 
 
@@ -64,7 +68,11 @@ def stored_cells(folder: Path, stack: StackConfig) -> list[Sample]:
         for log in sorted((folder / "logs").glob("**/decode_cell/*.tsv"))
         if (raw := _raw(folder, log.parents[1]) / f"{log.stem}.jsonl").is_file()
     ]
-    return [cell_sample(*cell) for cell in found if read_records(cell[0])[0].settings.stack == stack]
+    return [
+        cell_sample(*cell)
+        for cell in found
+        if any(record.settings.stack == stack for record in _readable(read_records, cell[0]))
+    ]
 
 
 def stored_kernels(folder: Path) -> list[Sample]:
@@ -72,9 +80,17 @@ def stored_kernels(folder: Path) -> list[Sample]:
     samples = [
         kernel_sample(raw, *_benchmark(log))
         for log in sorted((folder / "logs").glob("**/kernel_cell.tsv"))
-        if (raw := _raw(folder, log.parent) / "kernels.jsonl").is_file()
+        if (raw := _raw(folder, log.parent) / "kernels.jsonl").is_file() and _readable(read_kernel_records, raw)
     ]
     return sorted(samples, key=lambda sample: sample.work)[-1:]
+
+
+def _readable(read: Callable[[Path], list[Record]], raw: Path) -> list[Record]:
+    """Its records; none where they are of an older form: a run would replace them, so they foretell nothing."""
+    try:
+        return read(raw)
+    except UserError:
+        return []
 
 
 def _record_seconds(record: DecodeRecord) -> float:

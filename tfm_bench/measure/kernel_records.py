@@ -7,11 +7,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from tfm_bench.config import KernelSettings
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import ImplementationName, Shapes, TreeKind
+from tfm_bench.measure.files import read_json_lines
 from tfm_bench.measure.provenance import Provenance
 
 SCHEMA_VERSION = 1
@@ -84,14 +85,7 @@ class KernelRecord(BaseModel):
 
 def read_kernel_records(path: Path) -> list[KernelRecord]:
     """Raises UserError naming file and line of what is not a record."""
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            records.append(KernelRecord.model_validate_json(line))
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise UserError(f"{path}, line {number}: not a record ({reason}); delete it and rerun") from None
-    return records
+    return read_json_lines(path, KernelRecord, "a record")
 
 
 def kernel_table(records: list[KernelRecord]) -> pd.DataFrame:

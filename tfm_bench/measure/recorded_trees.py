@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from tfm_bench.config import Method, TreeSettings, expansion_width
 from tfm_bench.engine import Arm, Stack, generate
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import RECORDED_KINDS, RecordedKind
 from tfm_bench.measure.cells import checkpoint_sha256
-from tfm_bench.measure.files import write_text
+from tfm_bench.measure.files import read_json_lines, write_text
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
 from tfm_bench.models.target import Target
@@ -72,14 +72,7 @@ def recorded_trees(settings: TreeSettings, output: Path) -> None:
 
 def read_recorded_trees(path: Path) -> list[RecordedTree]:
     """Raises UserError naming file and line of what is not a recorded tree."""
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            records.append(RecordedTree.model_validate_json(line))
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise UserError(f"{path}, line {number}: not a recorded tree ({reason}); delete it and rerun") from None
-    return records
+    return read_json_lines(path, RecordedTree, "a recorded tree")
 
 
 def median_tree(trees: list[RecordedTree], kind: RecordedKind, nodes: int) -> RecordedTree:

@@ -1,4 +1,4 @@
-"""The results of README.md, written from results/expected and kept between two markers."""
+"""The results of README.md, written from results/expected and kept between markers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from tfm_bench.measure.files import write_text
 from tfm_bench.measure.records import read_decode_table
 from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.arms import clean_rows
+from tfm_bench.report.readme_kernels import kernels_section
+from tfm_bench.report.sections import with_section
 from tfm_bench.report.speedup import table_headline
 from tfm_bench.report.stage_times import table_stage_times
 from tfm_bench.report.tables import DASH, to_markdown
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 LABELS = {"ar": "AR", "dflash_chain": "DFlash chain", "ddtree": "DDTree", "tfm": "DFlash-TfM"}
 
 
-def readme_with_results(readme: str, decode: pd.DataFrame) -> str:
-    """README text with the part between the markers made anew. Raises ValueError when a marker is missing."""
-    head, begin, rest = readme.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README lacks {BEGIN} or {END}")
-    return f"{head}{BEGIN}\n\n{results_section(decode)}\n{END}{tail}"
+def readme_with_results(readme: str, decode: pd.DataFrame, kernels: pd.DataFrame) -> str:
+    """README text with its two made parts anew. Raises ValueError when a marker is missing."""
+    with_results = with_section(readme, "results", results_section(decode))
+    return with_section(with_results, "kernels", kernels_section(kernels))
 
 
 def results_section(decode: pd.DataFrame) -> str:
@@ -143,13 +141,15 @@ def fraction(part: pd.Series, whole: pd.Series) -> pd.Series:
 
 
 def main() -> None:
-    """Rewrites README.md from results/expected/decode.csv."""
+    """Rewrites README.md from results/expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
     parser.add_argument("--decode", type=Path, default=Path("results/expected/decode.csv"))
+    parser.add_argument("--kernels", type=Path, default=Path("results/expected/gdn_verify.csv"))
     arguments = parser.parse_args()
-    text = readme_with_results(arguments.readme.read_text(encoding="utf-8"), read_decode_table(arguments.decode))
-    write_text(arguments.readme, text)
+    readme = arguments.readme.read_text(encoding="utf-8")
+    tables = read_decode_table(arguments.decode), pd.read_csv(arguments.kernels)
+    write_text(arguments.readme, readme_with_results(readme, *tables))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,12 @@
-"""The kernel results of README.md, written from results/expected/gdn_verify.csv and kept between two markers."""
+"""The kernel table of README.md, from results/expected/gdn_verify.csv."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import pandas as pd
 
-from tfm_bench.measure.files import write_text
 from tfm_bench.report.gdn_verify import FUSED
 from tfm_bench.report.tables import to_markdown
 
-BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 IMPLEMENTATION = "compiled"
 SHOWN = [("27b", "weaver"), ("27b", "ddtree"), ("27b", "chain"), ("tiny", "weaver"), ("tiny", "chain")]
 NODES = (16, 32, 64, 128)
@@ -20,15 +15,6 @@ RIVALS = {
     "node_recurrent_scratch": "states in cache",
     "path_recurrent": "path recurrent",
 }
-
-
-def readme_with_kernels(readme: str, kernels: pd.DataFrame) -> str:
-    """README text with the part between the markers made anew. Raises ValueError when a marker is missing."""
-    head, begin, rest = readme.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README lacks {BEGIN} or {END}")
-    return f"{head}{BEGIN}\n\n{kernels_section(kernels)}\n{END}{tail}"
 
 
 def kernels_section(kernels: pd.DataFrame) -> str:
@@ -72,17 +58,3 @@ def kernel_rows(kernels: pd.DataFrame) -> pd.DataFrame:
 def _ratios(milliseconds: pd.Series, arm: str) -> str:
     total, verify = (milliseconds[arm, phase] / milliseconds[FUSED, phase] for phase in ("total", "verify"))
     return f"{total:.1f} × ({verify:.1f} ×)"
-
-
-def main() -> None:
-    """Rewrites README.md from results/expected/gdn_verify.csv."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--readme", type=Path, default=Path("README.md"))
-    parser.add_argument("--kernels", type=Path, default=Path("results/expected/gdn_verify.csv"))
-    arguments = parser.parse_args()
-    readme = arguments.readme.read_text(encoding="utf-8")
-    write_text(arguments.readme, readme_with_kernels(readme, pd.read_csv(arguments.kernels)))
-
-
-if __name__ == "__main__":
-    main()
