@@ -125,10 +125,12 @@ def generate(
     seed: int,
     max_new_tokens: int,
     staged: bool = False,
+    on_tokens: Callable[[list[int]], None] | None = None,
 ) -> Generation:
     """Decodes one prompt; the tokens depend on prompt, temperature and seed, never on the arm.
 
-    Raises UserError for an empty prompt or max_new_tokens below 1.
+    on_tokens is handed what is new, after prefill and after every round; its own time counts as decoding. What it
+    raises ends the generation. Raises UserError for an empty prompt or max_new_tokens below 1.
     """
     if not prompt_ids or max_new_tokens < 1:
         raise UserError(f"found {len(prompt_ids)} prompt tokens and max_new_tokens {max_new_tokens}; 1 is the least")
@@ -139,12 +141,16 @@ def generate(
     tokens = [sequence.prefill(prompt_ids, temperature, noise)]
     rounds: list[tuple[TokenTree, int]] = []  # tree and drafts kept; described once the clock has stopped
     after_prefill = clock.start()
+    if on_tokens is not None:
+        on_tokens(list(tokens))
     while not _finished(tokens, stack.stop_ids, max_new_tokens):
         clock.begin_round()
         tree, emitted = sequence.round(tokens[-1], temperature, noise, clock)
         kept = _up_to_stop(emitted, stack.stop_ids)[: max_new_tokens - len(tokens)]
         rounds.append((replace(tree), len(kept) - 1))  # a copy, without the structure that it has cached
         tokens += kept
+        if on_tokens is not None:
+            on_tokens(kept)
         clock.lap("other")
     decode_ms = (clock.stop() - after_prefill) * 1e3
     stages = clock.rounds if staged else [None] * len(rounds)
