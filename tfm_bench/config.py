@@ -14,32 +14,15 @@ from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import KernelsConfig, RecordedTreesConfig
 from tfm_bench.prompts.datasets import PACKAGED, packaged_file
+from tfm_bench.stack_config import SOURCE, STACK_PARTS, StackConfig
+from tfm_bench.stack_config import STATE_STORING as STATE_STORING
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
 METHODS: tuple[Method, ...] = get_args(Method)
 STAGES = ("draft", "tree", "verify", "accept", "commit")
 TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
 SPLITS = ("dev", "test")
-STATE_STORING = ("level_recurrent", "node_recurrent")
-STACK_PARTS = ("target", "drafter", "weaver")
 NODES_PER_WEAVER_CALL = 16
-
-
-class StackConfig(Strict):
-    """Which checkpoints decode, and along which of the equivalent paths."""
-
-    name: Slug
-    path: str
-    dtype: Literal["float32", "bfloat16"]
-    gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"]
-    commit: Literal["replay", "fold", "select"]
-    threads: Count
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.commit == "select" and self.gdn_verify not in STATE_STORING:
-            raise ValueError(f"commit: 'select' needs a gdn_verify that stores states: {' or '.join(STATE_STORING)}")
-        return self
 
 
 class PromptCounts(Strict):
@@ -68,6 +51,8 @@ class Config(Strict):
     def _check(self) -> Self:
         if "ar" not in self.methods:
             raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+        if "tfm" in self.methods and self.stack.parts is not None and "weaver" not in self.stack.parts:
+            raise ValueError("methods: found 'tfm'; it is accepted for stacks whose parts have a weaver")
         for key in ("datasets", "temperatures", "methods", "budgets"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
@@ -169,18 +154,28 @@ def kernel_settings(config: Config) -> KernelSettings:
     return KernelSettings(threads=config.stack.threads, kernels=config.kernels)
 
 
-def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
-    """Every file of the stack that a cell reads. Raises UserError for a missing part, dataset or package."""
+def part_files(stack: StackConfig) -> list[str]:
+    """What the parts of the stack consist of; of a downloaded part, the file that is written last.
+
+    Raises UserError for a missing part.
+    """
     root = Path(stack.path)
+    if stack.parts is not None:
+        return [str(root / part / SOURCE) for part in stack.parts]
     if not root.is_dir():
         raise UserError(
             f"stack.path: {root} is not there; a folder with {', '.join(STACK_PARTS)} and prompts is accepted"
         )
-    files = [path for part in STACK_PARTS for path in _part_files(root / part)]
+    return [str(path) for part in STACK_PARTS for path in _part_files(root / part)]
+
+
+def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
+    """Every file of the stack that a cell reads. Raises UserError for a missing part, dataset or package."""
+    root, files = Path(stack.path), part_files(stack)
     if is_packaged(stack, dataset):
         packaged_file(dataset)
-        return [*map(str, files)]
-    return [*map(str, files), str(_prompt_file(root / "prompts", dataset, split))]
+        return files
+    return [*files, str(_prompt_file(root / "prompts", dataset, split))]
 
 
 def is_packaged(stack: StackConfig, dataset: str) -> bool:
