@@ -1,0 +1,30 @@
+from tfm_bench.prompts.pins import read_pins
+from tfm_bench.prompts.sources import DATASETS
+
+
+def dataset_pin(wildcards):
+    """The commit that a data set is read at: the slice of config/datasets.yaml that its prompts depend on."""
+    try:
+        return read_pins(Path("config/datasets.yaml")).model_dump(include={wildcards.dataset})
+    except UserError as error:
+        stop(error)
+
+
+rule prepare_dataset:
+    """The paper's selection from a public data set, worded as prompts, and a manifest of where they come from."""
+    output:
+        prompts="checkpoints/{stack}/prompts/{dataset}.{split}.jsonl",
+        manifest="checkpoints/{stack}/prompts/{dataset}.{split}.manifest.json",
+    log:
+        "logs/prepare_dataset/{stack}.{dataset}.{split}.log",
+    wildcard_constraints:
+        stack=r"[a-z0-9][a-z0-9_-]*",
+        dataset="|".join(DATASETS),
+    conda:
+        "../environment.yml"
+    params:
+        version=family_version("prompts.prepare"),
+        wording="tfm",
+        pins=dataset_pin,
+    script:
+        "scripts/prepare_dataset.py"
