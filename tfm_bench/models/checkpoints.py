@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from tfm_bench.errors import UserError
+from tfm_bench.stack_config import SHARD_INDEX
 
-SINGLE_FILE, SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -77,18 +78,24 @@ def check_shapes(expected: Shapes, found: Shapes, source: str | Path) -> None:
 
 
 def weight_files(path: str | Path) -> list[Path]:
-    """The safetensors files of a checkpoint, given as a file or as its folder. Raises UserError if one is missing."""
+    """The safetensors files of a checkpoint, given as a file or as its folder.
+
+    Raises UserError if one is missing, and for an index that does not say what its shards hold.
+    """
     path = Path(path)
-    if path.is_dir():
-        index = path / SHARD_INDEX
-        shards = _shards(index) if index.exists() else [SINGLE_FILE]
-        files = [path / shard for shard in shards]
-    else:
-        files = [path]
-    for file in files:
-        if not file.is_file():
-            raise UserError(f"{file}: no such file; a checkpoint folder holds config.json and {SINGLE_FILE}.")
+    index = path / SHARD_INDEX
+    if not index.exists():
+        return [_existing(path / SINGLE_FILE if path.is_dir() else path)]
+    if (path / SINGLE_FILE).exists():
+        raise UserError(f"{path}: holds both {SINGLE_FILE} and {SHARD_INDEX}; accepted is one of them.")
+    files = [_existing(path / shard) for shard in shard_names(index)]
+    _check_index(index, files)
     return files
+
+
+def shard_names(index: str | Path) -> list[str]:
+    """The files that an index of shards names, each once and in order. Raises UserError for what is no such index."""
+    return sorted(set(_weight_map(index).values()))
 
 
 def stored_shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
@@ -115,11 +122,30 @@ def _expected_shapes(expected: nn.Module | Mapping[str, Tensor]) -> dict[str, tu
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def _shards(index: Path) -> list[str]:
+def _weight_map(index: str | Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index}: key weight_map is {weight_map!r}; accepted is an object of tensor names and files.")
-    return sorted(set(weight_map.values()))
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise UserError(f"{index}: tensor {name} stands in {shard!r}; accepted is a file beside the index.")
+    return weight_map
+
+
+def _check_index(index: Path, files: list[Path]) -> None:
+    """Every tensor stands in the shard that the index names, and in no other."""
+    named = set(_weight_map(index).items())
+    stored = {(name, file.name) for file in files for name in stored_shapes([file])}
+    problems = [f"tensor {name} is not in {shard}" for name, shard in sorted(named - stored)]
+    problems += [f"tensor {name} of {shard} is not listed" for name, shard in sorted(stored - named)]
+    if problems:
+        raise UserError(f"{index}: {'; '.join(problems)}; the index and its shards do not belong together.")
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise UserError(f"{file}: no such file; a checkpoint folder holds config.json and {SINGLE_FILE}.")
+    return file
 
 
 def _opened(file: Path) -> Any:

@@ -6,23 +6,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tfm_bench.errors import UserError
-from tfm_bench.models.checkpoints import read_json, stored_shapes, weight_files
+from tfm_bench.models.checkpoints import Shapes, check_shapes, read_json, stored_shapes, weight_files
 
 HYBRID, DENSE = "qwen3_5_text", "qwen3"
 # Rotary tables are made once per sequence: forms that change with its length are left out.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
+# Repositories that hold more than a language model: Qwen3.5 and Qwen3.6 with vision tower and multi-token prediction.
+MULTIMODAL = "qwen3_5"
+BODY, TEXT_PREFIX, UNUSED_PREFIXES = "model.", "model.language_model.", ("model.visual.", "mtp.")
+HEAD = "lm_head.weight"
+
 
 def load_model(path: str | Path, dtype: torch.dtype) -> Any:
-    """A transformers causal LM without gradients. Raises UserError for whatever is wrong with the folder."""
-    read_json(Path(path) / "config.json")
-    stored_shapes(weight_files(path))
+    """A transformers causal LM without gradients; of a multimodal checkpoint, its language model.
+
+    Names and shapes are checked before a tensor is read. Raises UserError for whatever is wrong with the folder.
+    """
+    multimodal = read_json(Path(path) / "config.json").get("model_type") == MULTIMODAL
+    found = stored_shapes(weight_files(path))
     try:
+        config = _text_config(path)
+        expected = expected_shapes(config, tied_head=HEAD in found)
+        check_shapes(*(_language_model(expected, found) if multimodal else (expected, found)), path)
         model, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+            path,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -31,12 +47,38 @@ def load_model(path: str | Path, dtype: torch.dtype) -> Any:
     return model.eval().requires_grad_(False)
 
 
+def expected_shapes(config: Any, *, tied_head: bool = False) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a text-only causal LM; with `tied_head` also of a head that is the embedding."""
+    with torch.device("meta"):
+        state = AutoModelForCausalLM.from_config(config).state_dict()
+    if config.tie_word_embeddings and not tied_head:
+        del state[HEAD]
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def _text_config(path: str | Path) -> Any:
+    """The language model's config. In a multimodal one, either level may say that embedding and head are one."""
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    text = config.get_text_config()
+    text.tie_word_embeddings = text.tie_word_embeddings or config.tie_word_embeddings
+    return text
+
+
+def _language_model(expected: Shapes, found: Shapes) -> tuple[Shapes, Shapes]:
+    """Both as a multimodal checkpoint has them: the body one level down, and what is found without the unused parts."""
+    nested = {
+        name.replace(BODY, TEXT_PREFIX, 1) if name.startswith(BODY) else name: expected[name] for name in expected
+    }
+    return nested, {name: shape for name, shape in found.items() if not name.startswith(UNUSED_PREFIXES)}
+
+
 def is_hybrid(config: Any) -> bool:
     """Whether a supported model mixes Gated DeltaNet and attention. Raises UserError for what is not supported."""
     accepted = {
         "model_type": (HYBRID, DENSE),
         "hidden_act": ("silu",),
         "attention_bias": (False,),
+        "attn_output_gate": (True, None),
         "rope_type": ROPE_TYPES,
     }
     found = {key: getattr(config, key, None) for key in accepted}

@@ -15,29 +15,27 @@ from tfm_bench.models.checkpoints import check_shapes, load_pickled, load_strict
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_config import V2_ACTIVATION, WeaverConfig
 
+FUSED, SPLIT = "qkv_proj.weight", ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+
 
 def load_weaver(path: str | Path, dtype: torch.dtype = torch.float32) -> Weaver:
-    """Weaver of a published `.pth` file or of a folder in our layout, frozen, in `dtype`.
+    """Weaver of a published `.pth` file, of the folder that holds it, or of a folder in our layout, frozen, in `dtype`.
 
     The names of the tensors tell v1 from v2. Raises UserError naming the file for anything that does not fit.
     """
-    path = Path(path)
+    path = _weights(Path(path))
     weaver, state = _from_folder(path) if path.is_dir() else _from_pth(path)
     weaver.load_state_dict(state, assign=True)
     return weaver.to(dtype).eval().requires_grad_(False)
 
 
-def split_fused_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A v1 state dict in which any fused `qkv_proj.weight` (rows q, k, v) stands as three projections."""
-    split: dict[str, Tensor] = {}
-    for key, value in state.items():
-        prefix, fused, _ = key.partition("qkv_proj.weight")
-        if fused:
-            parts = value.chunk(3)
-            split.update({f"{prefix}{name}_proj.weight": part for name, part in zip("qkv", parts, strict=True)})
-        else:
-            split[key] = value
-    return split
+def _weights(path: Path) -> Path:
+    """The `.pth` of a folder that has one, else the path itself."""
+    published = sorted(path.glob("*.pth")) if path.is_dir() else []
+    others = [*published[1:], *path.glob("*.safetensors")] if published else []
+    if others:
+        raise UserError(f"{path}: holds {published[0].name} and {others[0].name}; accepted is one Weaver.")
+    return published[0] if published else path
 
 
 def _from_folder(folder: Path) -> tuple[Weaver, dict[str, Tensor]]:
@@ -52,11 +50,34 @@ def _from_pth(path: Path) -> tuple[Weaver, dict[str, Tensor]]:
     if not all(isinstance(payload.get(key), Mapping) for key in ("config", "state_dict")):
         raise UserError(f"{path}: holds {sorted(map(str, payload))}; accepted is a dict with config and state_dict.")
     state = dict(payload["state_dict"])
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise UserError(f"{path}: state_dict has {name!r} of type {type(value).__name__}; accepted are tensors.")
     weaver = _empty_weaver(payload["config"], state, str(path), str(path))
-    if weaver.config.version == 1:
-        state = split_fused_projections(state)
-    check_shapes(_shapes(weaver.state_dict()), _shapes(state), path)
-    return weaver, state
+    check_shapes(_fused_where(state, _shapes(weaver.state_dict())), _shapes(state), path)
+    return weaver, _split_fused(state) if weaver.config.version == 1 else state
+
+
+def _fused_where(state: Collection[str], shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """v1 shapes with one `qkv_proj.weight`, rows q, k, v, in place of three projections where `state` has it so."""
+    fused = dict(shapes)
+    for name in [name for name in state if name.endswith(FUSED) and name not in shapes]:
+        split = [name.replace(FUSED, part) for part in SPLIT]
+        if all(part in fused for part in split):
+            rows, columns = shapes[split[0]]
+            fused = {key: shape for key, shape in fused.items() if key not in split} | {name: (3 * rows, columns)}
+    return fused
+
+
+def _split_fused(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A v1 state dict in which every fused projection stands as three."""
+    split: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if name.endswith(FUSED):
+            split |= {name.replace(FUSED, part): rows for part, rows in zip(SPLIT, value.chunk(3), strict=True)}
+        else:
+            split[name] = value
+    return split
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

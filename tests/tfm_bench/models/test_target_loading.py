@@ -74,12 +74,12 @@ def test_loads_in_bfloat16(folder):
 
 def test_missing_tensor(folder):
     rewrite(folder, lambda tensors: tensors.pop("model.layers.1.linear_attn.A_log"))
-    assert "tensor model.layers.1.linear_attn.A_log is missing; the file and its config.json" in error_of(folder)
+    assert "tensor model.layers.1.linear_attn.A_log [2] is missing; the file and its config.json" in error_of(folder)
 
 
 def test_unexpected_tensor(folder):
     rewrite(folder, lambda tensors: tensors.update(extra=torch.zeros(2)))
-    assert "tensor extra is unexpected" in error_of(folder)
+    assert "tensor extra [2] is unexpected" in error_of(folder)
 
 
 def test_wrong_shape(folder):
