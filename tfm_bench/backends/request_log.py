@@ -1,0 +1,131 @@
+"""What a server answered: one JSON line per request, and the hidden file that they gather in while a cell runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from tfm_bench.measure.files import read_json_lines
+from tfm_bench.measure.partial import partial_path
+from tfm_bench.measure.provenance import CellProvenance
+
+NUMBERS = ("completion_tokens", "verify_steps", "finish_reason", "flush_s", "first_token_s", "total_s")
+
+
+class ServerProvenance(CellProvenance):
+    """Origin of a request; TF32 flags are the server's own affair, versions and device those of its environment."""
+
+    tf32_matmul: bool | None  # type: ignore[assignment]
+    tf32_cudnn: bool | None  # type: ignore[assignment]
+    launch_command: list[str]
+
+
+class ServerRequest(BaseModel):
+    """One request, beside the DecodeRecord of the same prompt and arm: what either protocol computes its numbers from.
+
+    completion_tokens counts the first token, which prefill draws. verify_steps: SGLang's spec_verify_ct, 0 for plain
+    decoding. drafts_histogram: how many rounds accepted 0, 1, 2, ... drafts, None where the server does not say.
+    Seconds: of the flush before the request, then from sending it to the first token and to the end of the answer.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    stack: str
+    dataset: str
+    split: str
+    temperature: float
+    repeat: int
+    prompt: int
+    prompt_id: str
+    method: str
+    budget: int
+    expansion_width: int
+    control: bool
+    status: Literal["ok", "failed", "unsupported"]
+    reason: str | None
+    completion_tokens: int | None = None
+    verify_steps: int | None = None
+    drafts_histogram: list[int] | None = None
+    finish_reason: str | None = None
+    flush_s: float | None = None
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        missing = [name for name in NUMBERS if getattr(self, name) is None]
+        if self.status == "ok" and missing:
+            raise ValueError(f"{missing[0]}: found nothing; a request with status ok has it")
+        return self
+
+    @property
+    def place(self) -> tuple[str, int, bool, int]:
+        """Unique within a cell."""
+        return self.method, self.budget, self.control, self.prompt
+
+
+class LoggedRequest(BaseModel):
+    """A request with what its record needs beside it."""
+
+    request: ServerRequest
+    output_ids: list[int]
+    provenance: ServerProvenance
+
+
+class RequestLog:
+    """First line: the key, a hash of all that the answers depend on. Then one line per request, each on the disk."""
+
+    def __init__(self, output: Path, key: str) -> None:
+        """Takes over what an earlier process left for `output` under the same key, and drops all else."""
+        self.path = partial_path(output)
+        self.done: dict[tuple[str, int, bool, int], LoggedRequest] = {}
+        header, *lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else [b""]
+        own = json.dumps({"key": key}).encode() + b"\n"
+        kept = [own]
+        if header == own:
+            kept += self._complete(lines)
+            print(f"{self.path}: continued after {len(self.done)} requests", file=sys.stderr)
+        elif header:
+            print(f"{self.path}: of other settings or code; discarded", file=sys.stderr)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(b"".join(kept))
+
+    def append(self, logged: LoggedRequest) -> None:
+        """Add a request; on return it is on the disk."""
+        with self.path.open("ab") as file:
+            file.write(logged.model_dump_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.done[logged.request.place] = logged
+
+    def remove(self) -> None:
+        """Once the output is complete."""
+        self.path.unlink(missing_ok=True)
+
+    def _complete(self, lines: list[bytes]) -> list[bytes]:
+        """The lines up to one that a kill has torn."""
+        for number, line in enumerate(lines):
+            try:
+                logged = LoggedRequest.model_validate_json(line)
+            except ValidationError:
+                return lines[:number]
+            if not line.endswith(b"\n"):
+                return lines[:number]
+            self.done[logged.request.place] = logged
+        return lines
+
+
+def requests_path(raw: Path) -> Path:
+    """results/raw/cell.jsonl -> results/raw/cell.requests.jsonl"""
+    return raw.with_suffix(f".requests{raw.suffix}")
+
+
+def read_requests(path: Path) -> list[ServerRequest]:
+    """Requests of one cell, line by line those of its records. Raises UserError naming file and line of damage."""
+    return read_json_lines(path, ServerRequest, "a request")

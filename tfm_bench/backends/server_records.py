@@ -1,0 +1,83 @@
+"""Decode records of server arms: the numbers that a server gives, judged as those of our engine are."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from tfm_bench.backends.request_log import LoggedRequest, ServerProvenance, ServerRequest
+from tfm_bench.backends.server_runs import ServerCell
+from tfm_bench.backends.settings import ServerCellSettings
+from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_sha256
+from tfm_bench.measure.records import DecodeRecord
+
+IMPLEMENTATION = "sglang"
+KNOWN = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "prefill_ms", "decode_ms", "tokens_sha256")
+
+
+class ServerRecord(DecodeRecord):
+    """A DecodeRecord with the settings of a server stack.
+
+    prefill_ms and decode_ms are what a client sees, transport included: from sending a request to its first token, and
+    from there to the end. rounds: SGLang's spec_verify_ct. max_depth: of the acceptance histogram, which counts drafts
+    of the last round that a stop id then cut off; None where the server gives no histogram. No stage times.
+    """
+
+    settings: ServerCellSettings  # type: ignore[assignment]
+    provenance: ServerProvenance
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        missing = [name for name in KNOWN if getattr(self, name) is None]
+        if self.status == "ok" and missing:
+            raise ValueError(f"{missing[0]}: found nothing; a record with status ok has it")
+        if self.status != "ok" and not self.reason:
+            raise ValueError(f"reason: found nothing; a record with status {self.status} says why")
+        return self
+
+
+def server_record(cell: ServerCell, logged: LoggedRequest, plain: LoggedRequest) -> ServerRecord:
+    """The record of one request; plain: that of plain decoding on the same prompt."""
+    request = logged.request
+    names = {"prompt", "prompt_id", "method", "budget", "expansion_width", "control", "status", "reason"}
+    return ServerRecord(
+        **request.model_dump(include=names),
+        **(_numbers(request, logged.output_ids, plain.output_ids) if request.status == "ok" else {}),
+        gdn_implementation=IMPLEMENTATION,
+        weaver_implementation=IMPLEMENTATION,
+        checkpoint_sha256=cell.checkpoint_sha256,
+        prompts_sha256=cell.prompts_sha256,
+        settings=cell.settings,
+        provenance=logged.provenance,
+    )
+
+
+def _numbers(request: ServerRequest, tokens: list[int], reference: list[int]) -> dict[str, Any]:
+    assert request.first_token_s is not None
+    assert request.total_s is not None
+    emitted, divergence = len(tokens) - 1, first_divergence(tokens, reference)
+    rounds = request.verify_steps or emitted
+    return {
+        "verify_width": request.budget + 1,
+        "tokens": emitted,
+        "rounds": rounds,
+        "accepted_drafts_sum": emitted - rounds,
+        "accepted_drafts": (emitted - rounds) / rounds if rounds else None,
+        "acceptance_length": emitted / rounds if rounds else None,
+        "max_depth": _max_depth(request),
+        "prefill_ms": request.first_token_s * 1e3,
+        "decode_ms": (request.total_s - request.first_token_s) * 1e3,
+        "tokens_sha256": tokens_sha256(tokens),
+        "lossless": divergence is None,
+        "first_divergence": divergence,
+        "degenerate": is_degenerate(tokens),
+    }
+
+
+def _max_depth(request: ServerRequest) -> int | None:
+    """The most drafts that one round accepted."""
+    if not request.verify_steps:
+        return 0
+    histogram = request.drafts_histogram or []
+    return max((drafts for drafts, rounds in enumerate(histogram) if rounds), default=None)

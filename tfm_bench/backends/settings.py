@@ -1,0 +1,162 @@
+"""Configuration of a stack that SGLang serves: pydantic models, checked before the first job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from tfm_bench.config import Method, PromptCounts
+from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
+from tfm_bench.errors import UserError
+
+Seconds = Annotated[float, Field(gt=0)]
+Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+
+# The suite sets these itself, from other keys; given twice, the arm would not be what its record says.
+OWN_FLAGS = frozenset(
+    {
+        "--model-path",
+        "--model",
+        "--revision",
+        "--tokenizer-path",
+        "--host",
+        "--port",
+        "--dtype",
+        "--incremental-streaming-output",
+        "--speculative-algorithm",
+        "--speculative-draft-model-path",
+        "--speculative-draft-model-revision",
+        "--speculative-dflash-block-size",
+        "--speculative-num-draft-tokens",
+        "--speculative-dflash-tfm-path",
+        "--speculative-dflash-tfm-tree-budget",
+        "--speculative-dflash-tfm-proposal",
+    }
+)
+
+
+class ModelSource(Strict):
+    """A folder, or a repository of the hub together with the commit that is pinned."""
+
+    path: str
+    revision: Revision | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.revision is None and not Path(self.path).is_dir():
+            raise ValueError(f"revision: found none for {self.path}, which is no folder here; a commit is required")
+        return self
+
+
+class ServerStack(Strict):
+    """The checkpoints that every arm serves. block_size: rows of the drafter's block, the anchor's included."""
+
+    name: Slug
+    target: ModelSource
+    drafter: ModelSource
+    weaver: str
+    dtype: Literal["float32", "bfloat16"]
+    block_size: Annotated[int, Field(ge=2)]
+
+
+class ServerFlags(Strict):
+    """Further arguments of the server, one list item each: of all arms, then of each method."""
+
+    common: list[str]
+    ar: list[str]
+    dflash_chain: list[str]
+    ddtree: list[str]
+    tfm: list[str]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for key, flags in self:
+            taken = next((flag for flag in flags if flag.split("=")[0] in OWN_FLAGS), None)
+            if taken:
+                raise ValueError(f"{key}: found {taken}, which the suite sets itself; any other flag is accepted")
+        return self
+
+
+class SglangSettings(Strict):
+    """How servers are started. python: the interpreter of SGLang's own environment (environment-sglang.yml)."""
+
+    python: str
+    start_timeout_s: Seconds
+    request_timeout_s: Seconds
+    flags: ServerFlags
+
+
+class ServerConfig(Strict):
+    """One run of the server arms; config/qwen36-27b-sglang.yaml explains the keys."""
+
+    stack: ServerStack
+    sglang: SglangSettings
+    prompts_dir: str
+    datasets: list[Slug] = Field(min_length=1)
+    temperatures: list[Temperature] = Field(min_length=1)
+    methods: list[Method]
+    budgets: list[Budget] = Field(min_length=1)
+    prompts: PromptCounts
+    max_new_tokens: Annotated[int, Field(ge=2)]
+    repeats: Count
+    seed: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "ar" not in self.methods:
+            raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+        return self
+
+
+class ServerCellSettings(Strict):
+    """What one measuring process needs: the slice of the configuration that a server cell depends on."""
+
+    stack: ServerStack
+    sglang: SglangSettings
+    prompts_dir: str
+    dataset: Slug
+    split: Literal["dev", "test"]
+    temperature: Temperature
+    repeat: Annotated[int, Field(ge=0)]
+    prompts: Count
+    methods: list[Method]
+    budgets: list[Budget]
+    max_new_tokens: int
+    seed: int
+
+
+def load_server_config(mapping: Mapping[str, Any], *, origin: str = "config") -> ServerConfig:
+    """Check a configuration. Raises UserError, one line: origin, key, what was found and what is accepted."""
+    try:
+        return ServerConfig.model_validate(dict(mapping))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            message = "not there, but required"
+        elif problem["type"] == "extra_forbidden":
+            message = "unknown key; accepted are the keys of config/qwen36-27b-sglang.yaml"
+        elif problem["type"] != "value_error":
+            message = f"found {problem['input']!r}; {message[0].lower()}{message[1:]}"
+        raise UserError(f"{origin}: {key + ': ' if key else ''}{message}") from None
+
+
+def server_cell_settings(
+    config: ServerConfig, *, split: Literal["dev", "test"], dataset: str, temperature_hundredths: int, repeat: int
+) -> ServerCellSettings:
+    """The slice of `config` for one cell; temperatures stand in file names as whole hundredths."""
+    shared = {"prompts_dir", "methods", "budgets", "max_new_tokens", "seed"}
+    return ServerCellSettings(
+        stack=config.stack,
+        sglang=config.sglang,
+        dataset=dataset,
+        split=split,
+        temperature=temperature_hundredths / 100,
+        repeat=repeat,
+        prompts=getattr(config.prompts, split),
+        **config.model_dump(include=shared),
+    )

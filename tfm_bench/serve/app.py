@@ -1,0 +1,132 @@
+"""The HTTP routes of an SGLang server over our engine: what its clients can be tested and measured against."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tfm_bench.engine import Arm, Stack
+from tfm_bench.errors import UserError
+from tfm_bench.serve import completions
+from tfm_bench.serve.bodies import CompletionBody, GenerateBody, Job, completion_job, generate_job, one_line
+from tfm_bench.serve.decoding import Decoder
+from tfm_bench.serve.meta import Progress, draft_count, finish_reason, server_info, speculation
+
+DONE = "[DONE]"
+EVENT_STREAM = "text/event-stream"
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def create_app(stack: Stack, arm: Arm) -> Starlette:
+    """A server of `stack` by one method. Bad input is answered with status 400 and one line that says what is wrong."""
+    server = _Server(Decoder(stack, arm))
+    return Starlette(
+        routes=[
+            Route("/generate", server.generate, methods=["POST", "PUT"]),
+            Route("/v1/completions", server.completions, methods=["POST"]),
+            Route("/health", server.health),
+            Route("/health_generate", server.health_generate),
+            Route("/flush_cache", server.flush_cache, methods=["GET", "POST"]),
+            Route("/get_server_info", server.info),
+            Route("/server_info", server.info),
+        ],
+        exception_handlers={UserError: _refuse},
+    )
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+
+
+class _Server:
+    """The endpoints of one decoder."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.drafts = draft_count(decoder.stack, decoder.arm)
+
+    async def generate(self, request: Request) -> Response:
+        """SGLang's own route; chunks of a stream repeat all that came before."""
+        body = await _body(request, GenerateBody)
+        replies = self._replies(generate_job(body, self.decoder.stack))
+        if body.stream:
+            return StreamingResponse(_events(replies), media_type=EVENT_STREAM)
+        return JSONResponse([reply async for reply in replies][-1])
+
+    async def completions(self, request: Request) -> Response:
+        """OpenAI's route; chunks of a stream hold what is new."""
+        body = await _body(request, CompletionBody)
+        replies = self._replies(completion_job(body, self.decoder.stack))
+        model = body.model or self.decoder.stack.name
+        if body.stream:
+            chunks = completions.chunks(replies, model, body.stream_options.include_usage)
+            return StreamingResponse(_events(chunks), media_type=EVENT_STREAM)
+        return JSONResponse(completions.completion([reply async for reply in replies][-1], model))
+
+    async def health(self, _: Request) -> Response:
+        """The stack is loaded before the server listens."""
+        return Response(status_code=200)
+
+    async def health_generate(self, _: Request) -> Response:
+        """Decodes one token, unless a request is being decoded: that is proof enough."""
+        if not self.decoder.busy:
+            async for _step in self.decoder.steps(Job([0], 0.0, 0, 1)):
+                pass
+        return Response(status_code=200)
+
+    async def flush_cache(self, _: Request) -> Response:
+        """No prefix is kept between requests, so there is nothing to flush; refused while one is decoded, as there."""
+        if self.decoder.busy:
+            return PlainTextResponse("A request is running; the cache was not flushed.\n", status_code=400)
+        return PlainTextResponse("Cache flushed.\n")
+
+    async def info(self, _: Request) -> Response:
+        """The settings of the server."""
+        return JSONResponse(server_info(self.decoder.stack, self.decoder.arm))
+
+    async def _replies(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+        """A reply after every round, each with the whole text so far; the last one has a finish_reason."""
+        start, name, progress = time.perf_counter(), uuid.uuid4().hex, Progress()
+        async for step in self.decoder.steps(job):
+            progress.steps.append(step)
+            yield self._reply(name, job, progress, time.perf_counter() - start)
+
+    def _reply(self, name: str, job: Job, progress: Progress, seconds: float) -> dict[str, Any]:
+        tokens, stack = progress.tokens, self.decoder.stack
+        reason = finish_reason(tokens, stack.stop_ids, job.max_new_tokens)
+        meta = {
+            "id": name,
+            "finish_reason": reason,
+            "prompt_tokens": len(job.ids),
+            "completion_tokens": len(tokens),
+            "cached_tokens": 0,
+            **speculation(progress, self.drafts),
+            **({"e2e_latency": seconds} if reason else {}),
+        }
+        text = stack.tokenizer.decode(tokens, skip_special_tokens=True) if stack.tokenizer else ""
+        return {"text": text, "output_ids": tokens, "meta_info": meta}
+
+
+async def _body(request: Request, model: type[Model]) -> Model:
+    try:
+        return model.model_validate(await request.json())
+    except ValidationError as error:
+        raise UserError(one_line(error)) from None
+    except ValueError as error:
+        raise UserError(f"body: not valid JSON ({error})") from None
+
+
+async def _events(replies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    async for reply in replies:
+        yield f"data: {json.dumps(reply)}\n\n"
+    yield f"data: {DONE}\n\n"

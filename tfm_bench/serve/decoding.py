@@ -1,0 +1,67 @@
+"""Decoding in a thread of its own, one request at a time, with the tokens of each round as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+
+from tfm_bench.engine import Arm, Stack, generate
+from tfm_bench.serve.bodies import Job
+
+
+class _ClientGoneError(Exception):
+    """Ends a generation that nobody waits for."""
+
+
+class Decoder:
+    """A stack with the method that it decodes by."""
+
+    def __init__(self, stack: Stack, arm: Arm) -> None:
+        self.stack, self.arm = stack, arm
+        self._turn = asyncio.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being decoded."""
+        return self._turn.locked()
+
+    async def steps(self, job: Job) -> AsyncIterator[list[int]]:
+        """The first token, then the tokens of each round. Closing the iterator ends the generation after its round.
+
+        Waits while another request is decoded. Raises what `generate` raises.
+        """
+        loop, gone = asyncio.get_running_loop(), threading.Event()
+        queue: asyncio.Queue[list[int] | None] = asyncio.Queue()
+
+        def hand_over(tokens: list[int]) -> None:
+            if gone.is_set():
+                raise _ClientGoneError
+            loop.call_soon_threadsafe(queue.put_nowait, tokens)
+
+        async with self._turn:
+            work = asyncio.create_task(asyncio.to_thread(self._decode, job, hand_over))
+            work.add_done_callback(lambda _: queue.put_nowait(None))
+            try:
+                while (tokens := await queue.get()) is not None:
+                    yield tokens
+                await work
+            finally:
+                gone.set()
+                # The next request must not start while this one still computes.
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([work])
+                work.exception()
+
+    def _decode(self, job: Job, hand_over: Callable[[list[int]], None]) -> None:
+        generate(
+            self.stack,
+            job.ids,
+            self.arm,
+            temperature=job.temperature,
+            seed=job.seed,
+            max_new_tokens=job.max_new_tokens,
+            on_tokens=hand_over,
+        )

@@ -1,0 +1,52 @@
+"""`tfm-bench serve`: load a stack and answer requests until the process is stopped."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from tfm_bench.engine import Arm, Stack
+from tfm_bench.errors import UserError
+from tfm_bench.serve.app import create_app
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+
+def serve(stack: Path, arm: Arm, address: Address, *, dtype: str) -> None:
+    """Raises UserError for a damaged stack and for an address that is taken, the latter before anything is loaded."""
+    with bound_socket(address) as listener:
+        loaded = Stack.load(stack, dtype=dtype, gdn_verify="fused", commit="replay")
+        run(loaded, arm, listener)
+
+
+def bound_socket(address: Address) -> socket.socket:
+    """Bound, but not listening: clients are refused until there is something to answer them."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address.host, address.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"--host, --port: found {address.host}:{address.port}, which cannot be bound ({reason})"
+        ) from None
+    return listener
+
+
+def run(stack: Stack, arm: Arm, listener: socket.socket) -> None:
+    """Answers until SIGINT or SIGTERM; running requests are finished first."""
+    host, port = listener.getsockname()[:2]
+    print(f"{stack.name} by {arm.method}, budget {arm.budget}: http://{host}:{port}", flush=True)
+    config = uvicorn.Config(create_app(stack, arm), log_level="warning")
+    uvicorn.Server(config).run(sockets=[listener])
