@@ -1,0 +1,108 @@
+"""The stacks of published checkpoints: their configurations load as Snakemake merges them, and name what they pin."""
+
+from pathlib import Path
+
+import pytest
+from snakemake.utils import update_config
+
+from tfm_bench.config import load_config, read_yaml, stack_files
+from tfm_bench.errors import UserError
+from tfm_bench.stack_config import pinned_part
+
+CONFIG = Path(__file__).parents[2] / "config"
+STACKS = ("qwen36-27b", "qwen35-4b", "qwen3-8b", "qwen3-4b")
+
+
+def merged(name, **changes):
+    """default.yaml with a stack's file over it, and `changes` of its section `stack`."""
+    values = read_yaml(CONFIG / "default.yaml")
+    update_config(values, read_yaml(CONFIG / f"{name}.yaml"))
+    values["stack"] |= changes
+    return values
+
+
+def error_of(call, *arguments, **options):
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_each_stack_loads_and_downloads_its_parts(name):
+    config = load_config(merged(name))
+    assert config.stack.name == name
+    assert config.budgets == [16, 32, 64, 128]
+    assert ("tfm" in config.methods) == ("weaver" in config.stack.parts)
+    assert load_config(config.model_dump()) == config
+    for part, pin in config.stack.parts.items():
+        assert pinned_part(config.stack, part) is pin
+
+
+def test_the_paper_s_stack_is_pinned_throughout():
+    parts = load_config(merged("qwen36-27b")).stack.parts
+    assert {part: (pin.repo, pin.revision[:8]) for part, pin in parts.items()} == {
+        "target": ("Qwen/Qwen3.6-27B", "6a9e13bd"),
+        "drafter": ("z-lab/Qwen3.6-27B-DFlash", "09196886"),
+        "weaver": ("trymirai/weaver", "309ceb4b"),
+    }
+    assert {name: sha256[:8] for pin in parts.values() for name, sha256 in pin.sha256.items()} == {
+        "model.safetensors": "e0c050b3",
+        "weaver/qwen36_27b_weaver.pth": "71f540b1",
+    }
+
+
+def test_a_cell_waits_for_its_downloads(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    stack = load_config(merged("qwen36-27b")).stack
+    prompts = tmp_path / "checkpoints" / "qwen36-27b" / "prompts" / "gsm8k.test.jsonl"
+    prompts.parent.mkdir(parents=True)
+    prompts.touch()
+    assert stack_files(stack, dataset="gsm8k", split="test") == [
+        *(f"checkpoints/qwen36-27b/{part}/source.json" for part in ("target", "drafter", "weaver")),
+        "checkpoints/qwen36-27b/prompts/gsm8k.test.jsonl",
+    ]
+
+
+def pin(**changes):
+    return {"repo": "z-lab/x", "revision": "a" * 40, "files": ["config.json", "model.safetensors"]} | changes
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"revision": "abc123"}, ["revision", "'abc123'"]),
+        ({"revision": "A" * 40}, ["revision"]),
+        ({"repo": "no-owner"}, ["repo", "'no-owner'"]),
+        ({"repo": "../etc/passwd"}, ["repo"]),
+        ({"files": []}, ["files"]),
+        ({"files": ["../config.json"]}, ["files.0", "'../config.json'"]),
+        ({"files": ["/config.json"]}, ["files.0"]),
+        ({"files": ["a/config.json", "b/config.json"]}, ["files: found config.json twice"]),
+        ({"sha256": {"model.safetensors": "71f5"}}, ["sha256.model.safetensors", "'71f5'"]),
+        ({"sha256": {"other.safetensors": "7" * 64}}, ["sha256", "'other.safetensors'", "config.json"]),
+        ({"branch": "main"}, ["branch"]),
+    ],
+    ids=str,
+)
+def test_mistakes_in_a_pin_name_part_key_and_value(change, expected):
+    values = merged("qwen3-4b")
+    values["stack"]["parts"]["drafter"] = pin(**change)
+    text = error_of(load_config, values)
+    for words in ["stack.parts.drafter", *expected]:
+        assert words in text
+
+
+def test_a_stack_needs_its_parts_its_folder_and_a_weaver_for_tfm():
+    parts = merged("qwen3-4b")["stack"]["parts"]
+    assert "parts: drafter not there" in error_of(load_config, merged("qwen3-4b", parts={"target": parts["target"]}))
+    assert "path: found 'elsewhere'" in error_of(load_config, merged("qwen3-4b", path="elsewhere"))
+    assert "methods: found 'tfm'" in error_of(load_config, merged("qwen3-4b") | {"methods": ["ar", "tfm"]})
+
+
+def test_a_stack_without_a_part_says_so():
+    assert "downloads no weaver; its parts are target, drafter" in error_of(
+        pinned_part, load_config(merged("qwen3-4b")).stack, "weaver"
+    )
+    tiny = load_config(read_yaml(CONFIG / "default.yaml")).stack
+    assert "its parts are none" in error_of(pinned_part, tiny, "target")

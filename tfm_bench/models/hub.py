@@ -1,0 +1,155 @@
+"""Published checkpoints from the Hugging Face hub: one part of a stack, at one commit, checked by sha256.
+
+huggingface_hub keeps its own cache under HF_HOME: a file that stands there whole is never fetched again, a connection
+that breaks is taken up at the last whole chunk, a download that is killed loses the file that was under way and no
+other, and HF_HUB_OFFLINE means that the cache has to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from huggingface_hub import _CACHED_NO_EXIST, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from tfm_bench.errors import UserError
+from tfm_bench.models.checkpoints import file_sha256, shard_names
+from tfm_bench.stack_config import SHARD_INDEX, SOURCE, PinnedPart
+
+# RuntimeError is what the Xet client raises, whatever went wrong.
+DOWNLOAD_ERRORS = (OSError, HTTPError, EntryNotFoundError, HFValidationError, RuntimeError)
+
+
+class FetchedFile(NamedTuple):
+    """A file of a repository: its name there, where the cache has it, and the sha256 of its content."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+def download(part: PinnedPart, folder: Path) -> None:
+    """Fill `folder` with links to the files of a part in the cache, and `source.json`, which says what they are.
+
+    All or nothing: the folder appears, or is replaced, once every file is there and every hash fits. Raises UserError
+    for whatever stands in the way, and for a folder that holds files of its own.
+    """
+    if own := _own_files(folder):
+        raise UserError(f"{folder}: holds {', '.join(own)}, which no download put there; move it out of the way")
+    commit, files = fetch(part)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in files:
+        (partial / Path(file.name).name).symlink_to(file.path.resolve())
+    (partial / SOURCE).write_text(_source(part, commit, files), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def fetch(part: PinnedPart) -> tuple[str, list[FetchedFile]]:
+    """The commit, and every file of a part in the cache of huggingface_hub, downloaded where it is not there yet.
+
+    An index brings its shards along. Raises UserError, one line with what to do: no network, offline and not cached,
+    no such repository, revision or file, gated, disk full, or a file whose sha256 is not the pinned one.
+    """
+    first, *others = part.files
+    path = _downloaded(part, first, part.revision)
+    commit = path.parents[first.count("/")].name  # .../snapshots/<commit>/<name>
+    found = {first: path} | {name: _downloaded(part, name, commit) for name in others}
+    if SHARD_INDEX in found:
+        found |= {name: _downloaded(part, name, commit) for name in shard_names(found[SHARD_INDEX])}
+    if unused := sorted(part.sha256.keys() - found.keys()):
+        raise UserError(f"{part.repo} at {commit}: sha256 is pinned for {', '.join(unused)}, which is no shard of it")
+    for name in part.optional:
+        if (optional := _downloaded_if_there(part, name, commit)) is not None:
+            found[name] = optional
+    return commit, [FetchedFile(name, path, _checked_sha256(part, name, path)) for name, path in found.items()]
+
+
+def _downloaded(part: PinnedPart, name: str, revision: str) -> Path:
+    try:
+        return Path(hf_hub_download(part.repo, name, revision=revision))
+    except DOWNLOAD_ERRORS as error:
+        raise UserError(f"{part.repo} at {revision}: {name}: {_reason(error)}") from error
+
+
+def _downloaded_if_there(part: PinnedPart, name: str, revision: str) -> Path | None:
+    """None for a file that the repository does not have, also where the cache alone says so."""
+    if try_to_load_from_cache(part.repo, name, revision=revision) is _CACHED_NO_EXIST:
+        return None
+    try:
+        return _downloaded(part, name, revision)
+    except UserError as error:
+        cause = error.__cause__
+        if isinstance(cause, EntryNotFoundError) and not isinstance(cause, LocalEntryNotFoundError):
+            return None
+        raise
+
+
+def _checked_sha256(part: PinnedPart, name: str, path: Path) -> str:
+    found, pinned = file_sha256(path), part.sha256.get(name)
+    if pinned is not None and found != pinned:
+        raise UserError(
+            f"{path.resolve()}: sha256 is {found}, pinned is {pinned} for {name} of {part.repo}; the file is "
+            "damaged or not the published one: remove it and download again"
+        )
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong and what to do about it, in one line."""
+    text = str(error)
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
+        return f"no space left in {constants.HF_HUB_CACHE}; free some, or set HF_HOME to a larger disk"
+    if isinstance(error, GatedRepoError):
+        return "its licence has to be accepted on the page of the repository; then log in (hf auth login or HF_TOKEN)"
+    if isinstance(error, RepositoryNotFoundError):
+        return "no such repository, or a private one; check stack.parts, or log in (hf auth login or HF_TOKEN)"
+    if isinstance(error, RevisionNotFoundError):
+        return "no such revision; check stack.parts"
+    if isinstance(error, LocalEntryNotFoundError):
+        return _offline_reason()
+    if isinstance(error, EntryNotFoundError):
+        return "no such file in the repository; check stack.parts"
+    if isinstance(error, HfHubHTTPError):
+        return f"the hub answered with status {error.response.status_code}; try again later"
+    line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return f"the download failed ({line}); run it again, what is complete is kept"
+
+
+def _offline_reason() -> str:
+    cache = constants.HF_HUB_CACHE
+    if constants.is_offline_mode():
+        return f"not in {cache}, and HF_HUB_OFFLINE is set; unset it, or copy the cache of a machine that has the file"
+    return f"not in {cache}, and {constants.ENDPOINT} cannot be reached; check the network, or copy a filled cache"
+
+
+def _own_files(folder: Path) -> list[str]:
+    """What a folder holds beside links and SOURCE: weights that somebody put there by hand are not to be removed."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink() and entry.name != SOURCE)
+
+
+def _source(part: PinnedPart, commit: str, files: list[FetchedFile]) -> str:
+    """source.json: repository, commit, and of each file its size in bytes, its sha256 and whether that was pinned."""
+    listed = {
+        Path(name).name: {"bytes": path.stat().st_size, "sha256": sha256, "pinned": name in part.sha256}
+        for name, path, sha256 in files
+    }
+    return json.dumps({"repo": part.repo, "commit": commit, "files": listed}, indent=2) + "\n"
