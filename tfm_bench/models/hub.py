@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from huggingface_hub import _CACHED_NO_EXIST, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -32,6 +32,8 @@ from tfm_bench.stack_config import SHARD_INDEX, SOURCE, PinnedPart
 
 # RuntimeError is what the Xet client raises, whatever went wrong.
 DOWNLOAD_ERRORS = (OSError, HTTPError, EntryNotFoundError, HFValidationError, RuntimeError)
+
+RepoType = Literal["model", "dataset"]
 
 
 class FetchedFile(NamedTuple):
@@ -81,11 +83,19 @@ def fetch(part: PinnedPart) -> tuple[str, list[FetchedFile]]:
     return commit, [FetchedFile(name, path, _checked_sha256(part, name, path)) for name, path in found.items()]
 
 
-def _downloaded(part: PinnedPart, name: str, revision: str) -> Path:
+def download_file(repo: str, name: str, revision: str, *, repo_type: RepoType, key: str) -> Path:
+    """A file of a repository in the cache of huggingface_hub, downloaded where it is not there yet.
+
+    Raises UserError, one line with what to do; key: where the configuration names repository and revision.
+    """
     try:
-        return Path(hf_hub_download(part.repo, name, revision=revision))
+        return Path(hf_hub_download(repo, name, revision=revision, repo_type=repo_type))
     except DOWNLOAD_ERRORS as error:
-        raise UserError(f"{part.repo} at {revision}: {name}: {_reason(error)}") from error
+        raise UserError(f"{repo} at {revision}: {name}: {_reason(error, key)}") from error
+
+
+def _downloaded(part: PinnedPart, name: str, revision: str) -> Path:
+    return download_file(part.repo, name, revision, repo_type="model", key="stack.parts")
 
 
 def _downloaded_if_there(part: PinnedPart, name: str, revision: str) -> Path | None:
@@ -111,7 +121,7 @@ def _checked_sha256(part: PinnedPart, name: str, path: Path) -> str:
     return found
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, key: str) -> str:
     """What went wrong and what to do about it, in one line."""
     text = str(error)
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
@@ -119,13 +129,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, GatedRepoError):
         return "its licence has to be accepted on the page of the repository; then log in (hf auth login or HF_TOKEN)"
     if isinstance(error, RepositoryNotFoundError):
-        return "no such repository, or a private one; check stack.parts, or log in (hf auth login or HF_TOKEN)"
+        return f"no such repository, or a private one; check {key}, or log in (hf auth login or HF_TOKEN)"
     if isinstance(error, RevisionNotFoundError):
-        return "no such revision; check stack.parts"
+        return f"no such revision; check {key}"
     if isinstance(error, LocalEntryNotFoundError):
         return _offline_reason()
     if isinstance(error, EntryNotFoundError):
-        return "no such file in the repository; check stack.parts"
+        return f"no such file in the repository; check {key}"
     if isinstance(error, HfHubHTTPError):
         return f"the hub answered with status {error.response.status_code}; try again later"
     line = (text.strip().splitlines() or [type(error).__name__])[0]

@@ -19,9 +19,10 @@ from tfm_bench.prompts.questions import Wording, read_question, require_wording
 from tfm_bench.prompts.rows import Row, numbered_rows, read_items
 from tfm_bench.prompts.selection import SELECTION_SEED, Question
 from tfm_bench.prompts.sharechat import select_sharechat
-from tfm_bench.prompts.sources import BENCHMARKS, DATASETS, SHARECHAT, SHARECHAT_REPO, fetch, splits
+from tfm_bench.prompts.sources import BENCHMARKS, DATASETS, SHARECHAT, SHARECHAT_REPO, splits
 
 VERSION = 1
+PINS_FILE = "config/datasets.yaml"
 
 Split = Literal["dev", "test"]
 
@@ -80,7 +81,7 @@ def _source(dataset: str, pin: HubPin | None) -> str:
     if dataset in PACKAGED:
         return PACKAGED[dataset].requirement
     raise UserError(
-        f"config/datasets.yaml: {dataset}.revision: not there, but required; accepted is the commit of {repo} on the "
+        f"{PINS_FILE}: {dataset}.revision: not there, but required; accepted is the commit of {repo} on the "
         "Hugging Face hub that is to be read, 40 hexadecimal digits"
     )
 
@@ -97,7 +98,10 @@ def _kept(output: Path) -> Manifest:
 def _source_files(request: Request, pins: Pins) -> dict[str, Path]:
     if request.revision is None:
         return {PACKAGED[request.dataset].file: packaged_file(request.dataset)}
-    return {name: fetch(request.source, request.revision, name) for name in _hub_files(request.dataset, pins)}
+    from tfm_bench.models.hub import download_file
+
+    fetch = partial(download_file, request.source, revision=request.revision, repo_type="dataset", key=PINS_FILE)
+    return {name: fetch(name) for name in _hub_files(request.dataset, pins)}
 
 
 def _hub_files(dataset: str, pins: Pins) -> list[str]:

@@ -52,15 +52,14 @@ def select_sharechat(rows: Iterable[Row], pin: ShareChatPin, seed: int) -> list[
     column that is not there and a language with too few conversations.
     """
     usable = [one for one in conversations(rows, pin, seed) if is_usable(one)]
-    english = [one for one in usable if one.language == pin.languages.english]
     targets = {label: ENGLISH_TARGETS[name] for name, label in pin.platforms}
-    chosen = _pick(_pooled(english), ENGLISH, pin.topics.english, targets, Counter(), Counter())
-    others = [language for name, language in pin.languages if name != "english"]
+    pool = _pool(usable, pin.languages.english, pin.topics.english, ENGLISH)
+    chosen = _pick(pool, ENGLISH, pin.topics.english, targets, Counter(), Counter())
     targets = {label: OTHER_TARGETS[name] for name, label in pin.platforms}
     topics: Counter[str] = Counter()
     platforms: Counter[str] = Counter()
-    for language in others:
-        pool = _pooled([one for one in usable if one.language == language])
+    for language in [label for name, label in pin.languages if name != "english"]:
+        pool = _pool(usable, language, pin.topics.others, OF_EACH_OTHER)
         chosen += _pick(pool, OF_EACH_OTHER, pin.topics.others, targets, topics, platforms)
     random.Random(seed).shuffle(chosen)
     return [_question(conversation) for conversation in chosen]
@@ -115,12 +114,18 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _pooled(conversations: list[Conversation]) -> list[Conversation]:
-    """Of each topic, the POOL conversations with the smallest keys; all are of one language."""
+def _pool(
+    conversations: list[Conversation], language: str, quotas: Mapping[str, int], count: int
+) -> list[Conversation]:
+    """Of each topic with a quota, the POOL conversations of smallest key. Raises UserError for fewer than `count`."""
     topics: dict[str, list[Conversation]] = defaultdict(list)
     for conversation in sorted(conversations, key=_order):
-        topics[conversation.topic].append(conversation)
-    return [conversation for pool in topics.values() for conversation in pool[:POOL]]
+        if conversation.language == language and conversation.topic in quotas:
+            topics[conversation.topic].append(conversation)
+    pool = [conversation for members in topics.values() for conversation in members[:POOL]]
+    if len(pool) < count:
+        raise UserError(f"dataset sharechat: found {len(pool)} usable conversations in {language}; {count} are needed")
+    return pool
 
 
 def _pick(
@@ -131,15 +136,10 @@ def _pick(
     topics: Counter[str],
     platforms: Counter[str],
 ) -> list[Conversation]:
-    """`count` of the pool, one after the other; `topics` and `platforms` count what was taken before, and go on."""
+    """`count` of a pool that has as many; `topics` and `platforms` count what was taken before, and count on."""
     queues: dict[Cell, list[Conversation]] = defaultdict(list)
     for conversation in sorted(pool, key=_order, reverse=True):
-        if conversation.topic in quotas:
-            queues[conversation.topic, conversation.platform].append(conversation)
-    found = sum(map(len, queues.values()))
-    if found < count:
-        language = f" in {pool[0].language}" if pool else ""
-        raise UserError(f"dataset sharechat: found {found} usable conversations{language}; {count} are needed")
+        queues[conversation.topic, conversation.platform].append(conversation)
 
     def need(cell: Cell) -> tuple[Fraction, Fraction, tuple[int, str]]:
         topic, platform = cell

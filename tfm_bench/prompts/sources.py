@@ -1,15 +1,13 @@
 """The paper's data sets: where each is published, in which file, and how many of its prompts are decoded (§8.1).
 
-Commits are not in here: no document gives them, and config/datasets.yaml takes them. File names are those of the
-repositories in 2026.
+Commits are not in here: no document gives them, and config/datasets.yaml takes them. File names are as the repositories
+had them when this was written, without a look at any: a commit that has another one ends in an error that says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from tfm_bench.errors import UserError
 from tfm_bench.prompts.selection import Select, every, sample, sample_by_category, whole
 
 
@@ -54,20 +52,3 @@ def splits(dataset: str) -> tuple[str, ...]:
     """Splits of one of DATASETS. Only what a sample leaves out can choose budgets: it is the dev split."""
     sampled = dataset in BENCHMARKS and BENCHMARKS[dataset].select in (sample, sample_by_category)
     return ("dev", "test") if sampled else ("test",)
-
-
-def fetch(repo: str, revision: str, file: str) -> Path:
-    """A file of a data set on the hub, from its cache if it lies there (HF_HOME), else downloaded.
-
-    Raises UserError, one line, where the hub cannot be reached or has no such file.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-    wanted = f"{repo}, {file} at {revision}"
-    try:
-        return Path(hf_hub_download(repo, file, repo_type="dataset", revision=revision))
-    except LocalEntryNotFoundError:
-        raise UserError(f"{wanted}: neither in the cache of the hub (HF_HOME) nor to be had from it now") from None
-    except (EntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise UserError(f"{wanted}: the hub does not give it out ({' '.join(str(error).split())})") from None

@@ -12,7 +12,7 @@ COMMIT = "c" * 40
 
 
 class LocalHub:
-    """files: {repository: {name: bytes}}, all at COMMIT, which `main` stands for.
+    """files: {repository: {name: bytes}}, all at COMMIT, which `main` stands for; of data sets, "datasets/repository".
 
     gated: repositories that refuse; broken: {name: bytes after which the connection breaks, once}; status: answer to
     everything, if set. `requests` lists (method, name, range header) as they come.
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, *, body):
-        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
+        match = re.fullmatch(r"/((?:datasets/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
         if match is None:  # the library also asks for lists that have nothing to do with files
             return self._refuse(404, None)
         repo, revision, name = match.groups()
