@@ -71,11 +71,12 @@ def _cell(settings: ServerCellSettings, output: Path, logs: Path) -> ServerCell:
     folder = Path(settings.prompts_dir)
     prompts = load_prompts(settings.dataset, settings.split, folder, settings.prompts)
     tokenizer = _tokenizer(settings.stack.target)
+    form: dict[str, Any] = settings.model_dump(include={"reasoning", "chat_format"})
     return ServerCell(
         settings=settings,
         installation=installation,
         prompts=prompts,
-        prompt_ids=[encode_prompt(tokenizer, prompt) for prompt in prompts],
+        prompt_ids=[encode_prompt(tokenizer, prompt, **form) for prompt in prompts],
         prompts_sha256=prompt_set_hash(prompts),
         checkpoint_sha256=checkpoints_sha256(settings),
         logs=logs / output.stem,

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from tfm_bench.config import Method, PromptCounts
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
+from tfm_bench.prompts.templates import ChatFormat
 
 Seconds = Annotated[float, Field(gt=0)]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -100,6 +101,8 @@ class ServerConfig(Strict):
     methods: list[Method]
     budgets: list[Budget] = Field(min_length=1)
     prompts: PromptCounts
+    reasoning: bool
+    chat_format: ChatFormat
     max_new_tokens: Annotated[int, Field(ge=2)]
     repeats: Count
     seed: Annotated[int, Field(ge=0)]
@@ -122,6 +125,8 @@ class ServerCellSettings(Strict):
     temperature: Temperature
     repeat: Annotated[int, Field(ge=0)]
     prompts: Count
+    reasoning: bool
+    chat_format: ChatFormat
     methods: list[Method]
     budgets: list[Budget]
     max_new_tokens: int
@@ -149,7 +154,7 @@ def server_cell_settings(
     config: ServerConfig, *, split: Literal["dev", "test"], dataset: str, temperature_hundredths: int, repeat: int
 ) -> ServerCellSettings:
     """The slice of `config` for one cell; temperatures stand in file names as whole hundredths."""
-    shared = {"prompts_dir", "methods", "budgets", "max_new_tokens", "seed"}
+    shared = {"prompts_dir", "reasoning", "chat_format", "methods", "budgets", "max_new_tokens", "seed"}
     return ServerCellSettings(
         stack=config.stack,
         sglang=config.sglang,

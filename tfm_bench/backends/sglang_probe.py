@@ -10,7 +10,6 @@ import re
 import sys
 from importlib import metadata
 
-import torch
 from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -33,6 +32,13 @@ def version(package: str) -> str:
         return "not installed"
 
 
+def device() -> str | None:
+    """Name of the first GPU."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
 load_plugins()
 parser = argparse.ArgumentParser()
 ServerArgs.add_cli_args(parser)
@@ -41,6 +47,6 @@ found = {
     "algorithms": [name for name in sys.argv[1:] if has_algorithm(name)],
     "flags": sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", parser.format_help()))),
     "versions": {"python": platform.python_version(), **packages},
-    "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    "device": device(),
 }
 print(json.dumps(found))

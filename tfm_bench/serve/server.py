@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,4 +50,5 @@ def run(stack: Stack, arm: Arm, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     print(f"{stack.name} by {arm.method}, budget {arm.budget}: http://{host}:{port}", flush=True)
     config = uvicorn.Config(create_app(stack, arm), log_level="warning")
-    uvicorn.Server(config).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
+        uvicorn.Server(config).run(sockets=[listener])

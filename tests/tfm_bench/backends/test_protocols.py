@@ -1,0 +1,108 @@
+"""Both protocols against nested loops over the same requests."""
+
+import random
+
+import pytest
+
+from tfm_bench.backends.protocols import ALL, protocol_table
+from tfm_bench.backends.request_log import ServerRequest
+
+ARMS = {("ar", 0): 1, ("dflash_chain", 15): 3, ("tfm", 64): 5}
+DATASETS = {"math": 4, "code": 7, "chat": 2}
+REPEATS = 2
+
+
+def make_request(dice, *, method, budget, dataset, repeat, prompt, control=False, status="ok"):
+    tokens = dice.randrange(2, 60)
+    place = {"stack": "fake", "split": "test", "temperature": 1.0, "dataset": dataset, "repeat": repeat}
+    arm = {"method": method, "budget": budget, "expansion_width": 0, "control": control}
+    numbers = {
+        "completion_tokens": tokens,
+        "verify_steps": 0 if method == "ar" else max(1, (tokens - 1) // ARMS[method, budget]),
+        "finish_reason": "length",
+        "flush_s": dice.random(),
+        "first_token_s": dice.random(),
+        "total_s": 1 + 3 * dice.random(),
+    }
+    outcome = numbers if status == "ok" else {}
+    reason = None if status == "ok" else "a crash"
+    return ServerRequest(prompt=prompt, prompt_id=str(prompt), status=status, reason=reason, **place, **arm, **outcome)
+
+
+@pytest.fixture
+def requests():
+    dice = random.Random(3)
+    return [
+        make_request(dice, method=method, budget=budget, dataset=dataset, repeat=repeat, prompt=prompt)
+        for method, budget in ARMS
+        for dataset, prompts in DATASETS.items()
+        for repeat in range(REPEATS)
+        for prompt in range(prompts)
+    ]
+
+
+def chosen(requests, method, dataset):
+    return [r for r in requests if r.method == method and dataset in (r.dataset, ALL)]
+
+
+def ours(requests, method, dataset):
+    """(tokens per second, acceptance length) of pooled requests, after the first token."""
+    tokens = seconds = rounds = 0
+    for request in chosen(requests, method, dataset):
+        tokens += request.completion_tokens - 1
+        seconds += request.total_s - request.first_token_s
+        rounds += request.completion_tokens - 1 if method == "ar" else request.verify_steps
+    return tokens / seconds, tokens / rounds
+
+
+def paper(requests, method, dataset):
+    """The same as the paper's script has it."""
+    if dataset == ALL:
+        each = [paper(requests, method, name) for name in DATASETS]
+        return sum(rate for rate, _ in each) / len(each), sum(length for _, length in each) / len(each)
+    tokens, wall, lengths = 0, 0.0, []
+    for request in chosen(requests, method, dataset):
+        tokens += request.completion_tokens
+        wall += request.flush_s + request.total_s
+        lengths.append(request.completion_tokens / request.verify_steps if request.verify_steps else 1.0)
+    return tokens / wall, sum(lengths) / len(lengths)
+
+
+@pytest.mark.parametrize(("protocol", "loop"), [("ours", ours), ("paper", paper)])
+def test_each_protocol_is_that_of_a_loop_over_requests(requests, protocol, loop):
+    table = protocol_table(requests)
+    rows = table[table.protocol == protocol]
+    assert len(rows) == len(ARMS) * (len(DATASETS) + 1)
+    for row in rows.itertuples():
+        rate, length = loop(requests, row.method, row.dataset)
+        assert row.tokens_per_second == pytest.approx(rate)
+        assert row.acceptance_length == pytest.approx(length)
+        assert row.speedup == pytest.approx(rate / loop(requests, "ar", row.dataset)[0])
+        assert row.prompts == len(chosen(requests, "ar", row.dataset))
+
+
+def test_the_protocols_differ_where_they_should(requests):
+    table = protocol_table(requests).set_index(["protocol", "method", "dataset"]).sort_index()
+    slow_flush = [r.model_copy(update={"flush_s": 10.0}) for r in requests]
+    slow = protocol_table(slow_flush).set_index(["protocol", "method", "dataset"]).sort_index()
+    assert (table.loc["ours"] == slow.loc["ours"]).to_numpy().all()
+    assert (table.loc["paper"].tokens_per_second > slow.loc["paper"].tokens_per_second).all()
+    assert (table.loc["ours", "ar"].acceptance_length == 1).all()
+
+
+def test_only_requests_that_both_arms_answered_are_compared(requests):
+    dice = random.Random(4)
+    place = {"dataset": "math", "repeat": 1, "prompt": 2}
+    extra = [make_request(dice, method="ar", budget=0, control=True, **place)]
+    lost = make_request(dice, method="tfm", budget=64, status="failed", **place)
+    at = next(i for i, r in enumerate(requests) if r.place == lost.place and (r.dataset, r.repeat) == ("math", 1))
+    table = protocol_table([*requests[:at], lost, *requests[at + 1 :], *extra])
+    counts = table.groupby(["method", "dataset"]).prompts.first()
+    assert (counts["tfm", "math"], counts["ar", "math"]) == (REPEATS * 4 - 1, REPEATS * 4)
+    fewer = [r for r in requests if (r.dataset, r.repeat, r.prompt) != ("math", 1, 2)]
+    row = table[(table.protocol == "ours") & (table.method == "tfm") & (table.dataset == ALL)].iloc[0]
+    assert row.speedup == pytest.approx(ours(fewer, "tfm", ALL)[0] / ours(fewer, "ar", ALL)[0])
+
+
+def test_no_requests_make_an_empty_table():
+    assert protocol_table([]).empty

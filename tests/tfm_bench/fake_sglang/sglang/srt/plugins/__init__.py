@@ -1,0 +1,2 @@
+def load_plugins():
+    """No plugin is installed."""
