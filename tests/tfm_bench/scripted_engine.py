@@ -16,10 +16,16 @@ class Arm:
     expansion_width: int = 0
 
 
+class Tokenizer:
+    def decode(self, tokens, skip_special_tokens):
+        """Separators of lines that do not separate lines of a stream."""
+        return "a\u2028b\u0085c\x0b" * len(tokens)
+
+
 @dataclass
 class Stack:
     name: str = "scripted"
-    tokenizer: object = None
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
     stop_ids: frozenset = frozenset()
     block_size: int = 8
     target: object = field(

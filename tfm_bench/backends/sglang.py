@@ -132,16 +132,13 @@ class SglangServer:
             if response.is_error:
                 response.read()
                 raise ServerError(f"the server refused a request ({_reason(response)})")
-            for line in response.iter_lines():
-                if not line.startswith("data:"):
-                    continue
-                payload = line.removeprefix("data:").strip()
-                if payload == "[DONE]":
-                    done = True
+            # Not iter_lines: text may hold U+2028 and its like, at which that would cut a chunk in two.
+            for event in httpx2.EventSource(response):
+                done = event.data == "[DONE]"
+                if done:
                     break
                 first = first or time.perf_counter()
-                # Each chunk repeats all before it, so only the last one is worth the time of parsing.
-                last = payload
+                last = event.data  # repeats all chunks before it, so no other is worth the time of parsing
         end = time.perf_counter()
         if not done:
             raise ServerError(f"the answer ended too early{self.last_words()}")

@@ -128,5 +128,5 @@ async def _body(request: Request, model: type[Model]) -> Model:
 
 async def _events(replies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
     async for reply in replies:
-        yield f"data: {json.dumps(reply)}\n\n"
+        yield f"data: {json.dumps(reply, ensure_ascii=False)}\n\n"
     yield f"data: {DONE}\n\n"
