@@ -18,7 +18,10 @@ NUMBERS = ("completion_tokens", "verify_steps", "finish_reason", "flush_s", "fir
 
 
 class ServerProvenance(CellProvenance):
-    """Origin of a request; TF32 flags are the server's own affair, versions and device those of its environment."""
+    """Origin of a request: versions and device are those of the server's environment.
+
+    TF32 flags are its own affair. foreign_load is None: to this process, all that the server does is foreign.
+    """
 
     tf32_matmul: bool | None  # type: ignore[assignment]
     tf32_cudnn: bool | None  # type: ignore[assignment]

@@ -17,7 +17,6 @@ from tfm_bench.backends.flags import AR, ServerArm, contradiction, launch_comman
 from tfm_bench.backends.request_log import LoggedRequest, RequestLog, ServerProvenance, ServerRequest
 from tfm_bench.backends.settings import ServerCellSettings
 from tfm_bench.backends.sglang import Reply, Sampling, ServerError, SglangServer, free_port, sglang_server
-from tfm_bench.measure.foreign_load import LoadMeter
 from tfm_bench.measure.gpu_state import GpuState, read_gpu, read_gpu_again
 from tfm_bench.measure.provenance import now
 from tfm_bench.prompts.datasets import Prompt
@@ -127,7 +126,7 @@ def _warm_up(cell: ServerCell, server: SglangServer) -> float:
 
 
 def _measured(cell: ServerCell, run: Run, index: int, warm: _Warm) -> LoggedRequest:
-    settings, meter = cell.settings, LoadMeter()
+    settings = cell.settings
     sampling = Sampling(settings.temperature, settings.seed + index, settings.max_new_tokens)
     flush_s = warm.server.flush()
     reply = warm.server.generate(cell.prompt_ids[index], sampling)
@@ -143,7 +142,6 @@ def _measured(cell: ServerCell, run: Run, index: int, warm: _Warm) -> LoggedRequ
     own = {
         "seed": sampling.seed,
         "finished_at": now(),
-        "foreign_load": meter.foreign_load(),
         "gpu": read_gpu_again(warm.provenance.gpu, _device()),
     }
     request = _request(cell, run, index, status="ok", reason=None, **numbers)

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 from tests.tfm_bench.tiny_stack import SHIPPED
+from tfm_bench.backends.detection import detect
 from tfm_bench.backends.settings import load_server_config, server_cell_settings
 
 ROOT = Path(__file__).parents[3]
@@ -18,6 +20,13 @@ def install(monkeypatch, **switches):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     for name, value in switches.items():
         monkeypatch.setenv(f"FAKE_SGLANG_{name.upper()}", str(value))
+
+
+@cache
+def detected(fork=None):
+    """What the fake has, with FAKE_SGLANG_FORK as given and set by the caller; asking takes seconds."""
+    assert os.environ.get("FAKE_SGLANG_FORK") == fork
+    return detect(sys.executable)
 
 
 def make_config(prompts_dir="prompts", sglang=(), **changes):

@@ -116,6 +116,8 @@ def test_a_missing_key_is_named():
 
 
 def test_the_environment_of_servers_is_pinned_whole_and_apart():
+    for file in ("environment-sglang.yml", "constraints/sglang.txt", "config/qwen36-27b-sglang.yaml"):
+        assert "://" not in (ROOT / file).read_text()
     (pip,) = (
         e["pip"]
         for e in yaml.safe_load((ROOT / "environment-sglang.yml").read_text())["dependencies"]

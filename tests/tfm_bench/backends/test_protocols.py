@@ -12,7 +12,7 @@ DATASETS = {"math": 4, "code": 7, "chat": 2}
 REPEATS = 2
 
 
-def make_request(dice, *, method, budget, dataset, repeat, prompt, control=False, status="ok"):
+def make_request(dice, *, method, budget, dataset, repeat, prompt, control=False):
     tokens = dice.randrange(2, 60)
     place = {"stack": "fake", "split": "test", "temperature": 1.0, "dataset": dataset, "repeat": repeat}
     arm = {"method": method, "budget": budget, "expansion_width": 0, "control": control}
@@ -24,9 +24,7 @@ def make_request(dice, *, method, budget, dataset, repeat, prompt, control=False
         "first_token_s": dice.random(),
         "total_s": 1 + 3 * dice.random(),
     }
-    outcome = numbers if status == "ok" else {}
-    reason = None if status == "ok" else "a crash"
-    return ServerRequest(prompt=prompt, prompt_id=str(prompt), status=status, reason=reason, **place, **arm, **outcome)
+    return ServerRequest(prompt=prompt, prompt_id=str(prompt), status="ok", reason=None, **place, **arm, **numbers)
 
 
 @pytest.fixture
@@ -43,6 +41,10 @@ def requests():
 
 def chosen(requests, method, dataset):
     return [r for r in requests if r.method == method and dataset in (r.dataset, ALL)]
+
+
+def whereabouts(request):
+    return request.method, request.dataset, request.repeat, request.prompt
 
 
 def ours(requests, method, dataset):
@@ -92,14 +94,16 @@ def test_the_protocols_differ_where_they_should(requests):
 
 def test_only_requests_that_both_arms_answered_are_compared(requests):
     dice = random.Random(4)
-    place = {"dataset": "math", "repeat": 1, "prompt": 2}
-    extra = [make_request(dice, method="ar", budget=0, control=True, **place)]
-    lost = make_request(dice, method="tfm", budget=64, status="failed", **place)
-    at = next(i for i, r in enumerate(requests) if r.place == lost.place and (r.dataset, r.repeat) == ("math", 1))
-    table = protocol_table([*requests[:at], lost, *requests[at + 1 :], *extra])
+    control = make_request(dice, method="ar", budget=0, control=True, dataset="math", repeat=1, prompt=2)
+    lost = {("tfm", "math", 1, 2), ("ar", "code", 0, 3)}
+    failed = {"status": "failed", "reason": "a crash"}
+    answers = [r.model_copy(update=failed) if whereabouts(r) in lost else r for r in requests]
+    table = protocol_table([*answers, control])
     counts = table.groupby(["method", "dataset"]).prompts.first()
     assert (counts["tfm", "math"], counts["ar", "math"]) == (REPEATS * 4 - 1, REPEATS * 4)
-    fewer = [r for r in requests if (r.dataset, r.repeat, r.prompt) != ("math", 1, 2)]
+    assert (counts["tfm", "code"], counts["ar", "code"]) == (REPEATS * 7 - 1, REPEATS * 7 - 1)
+    skipped = {place[1:] for place in lost}
+    fewer = [r for r in requests if whereabouts(r)[1:] not in skipped]
     row = table[(table.protocol == "ours") & (table.method == "tfm") & (table.dataset == ALL)].iloc[0]
     assert row.speedup == pytest.approx(ours(fewer, "tfm", ALL)[0] / ours(fewer, "ar", ALL)[0])
 

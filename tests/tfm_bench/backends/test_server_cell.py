@@ -2,17 +2,15 @@
 
 import json
 import os
-from functools import cache
 
 import pytest
 from transformers import AutoTokenizer
 
-from tests.tfm_bench.backends.fake_installation import install, make_settings
+from tests.tfm_bench.backends.fake_installation import detected, install, make_settings
 from tests.tfm_bench.scripted_engine import PER_ROUND, ROUND_S, text_of
 from tests.tfm_bench.tiny_stack import SHIPPED
 from tfm_bench.backends import server_cell as server_cell_module
 from tfm_bench.backends import server_runs
-from tfm_bench.backends.detection import detect
 from tfm_bench.backends.flags import AR, ServerArm, server_arms
 from tfm_bench.backends.request_log import RequestLog, read_requests, requests_path
 from tfm_bench.backends.server_cell import run_order, runs_of, server_cell
@@ -26,17 +24,11 @@ PROMPTS, TOKENS = 3, 40
 FORK = "FAKE_SGLANG_FORK"
 
 
-@cache
-def detected(python, fork):
-    """What the fake has, with and without the fork; asking takes seconds."""
-    return detect(python)
-
-
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """A folder with prompts, where servers decode by the scripted engine."""
     install(monkeypatch, engine="scripted", fork=1)
-    monkeypatch.setattr(server_cell_module, "detect", lambda python: detected(python, os.environ.get(FORK)))
+    monkeypatch.setattr(server_cell_module, "detect", lambda _: detected(os.environ.get(FORK)))
     (tmp_path / "prompts").mkdir()
     lines = [json.dumps({"id": f"p{i}", "text": f"prompt {i}", "kind": "text"}) for i in range(PROMPTS)]
     (tmp_path / "prompts" / "math.test.jsonl").write_text("\n".join(lines))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.tfm_bench.backends.fake_installation import FLAGS, ROOT, install, make_settings
+from tests.tfm_bench.backends.fake_installation import FLAGS, ROOT, detected, install, make_settings
 from tests.tfm_bench.scripted_engine import text_of
 from tests.tfm_bench.tiny_stack import random_stack
 from tfm_bench.backends import process, sglang
@@ -51,7 +51,7 @@ def assert_gone(pid):
         time.sleep(0.05)
 
 
-def test_a_real_engine_answers_and_is_restarted_after_a_crash_in_mid_answer(monkeypatch, tmp_path):
+def test_a_real_engine_answers_until_it_crashes_in_mid_answer(monkeypatch, tmp_path):
     crash = tmp_path / "crash"
     install(monkeypatch, fork=1, crash=crash)
     expected = generate(random_stack(), PROMPT, Arm("tfm", 9, 1), temperature=1.0, seed=2, max_new_tokens=40)
@@ -67,8 +67,6 @@ def test_a_real_engine_answers_and_is_restarted_after_a_crash_in_mid_answer(monk
     assert reply.output_ids == expected.tokens
     assert reply.meta.spec_verify_ct == len(expected.rounds)
     assert 0 < reply.first_token_s < reply.total_s
-    with started(tmp_path, TFM) as server:
-        assert server.generate(PROMPT, SAMPLING).output_ids == expected.tokens
     assert_gone(server.process.pid)
 
 
@@ -206,16 +204,28 @@ def test_what_a_server_started_itself_goes_with_it(tmp_path):
     assert_gone(int(line))
 
 
+def test_what_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)"
+    script = f"import os, time; os.fork(); {deaf}; time.sleep(300)"
+    log = tmp_path / "server.log"
+    with process.server_process([sys.executable, "-c", script], log):
+        while len(pids := log.read_text().split()) < 2:
+            time.sleep(0.02)
+    for pid in pids:
+        assert_gone(int(pid))
+
+
 def test_what_an_installation_has_is_asked_of_itself(monkeypatch):
     stack, arms = make_settings().stack, server_arms(make_settings())
     install(monkeypatch)
-    upstream = detect(sys.executable)
+    upstream = detected()
     assert upstream.versions["sglang"] == "not installed"
     reasons = [why_unsupported(upstream, stack, arm) for arm in arms]
     assert reasons[:2] == [None, None]
     assert reasons[2] == reasons[3] == "SGLang not installed has no speculative algorithm DFLASH_TFM"
     install(monkeypatch, fork=1)
-    fork = detect(sys.executable)
+    fork = detected(fork="1")
     assert [why_unsupported(fork, stack, arm) for arm in arms] == [None] * 4
     older = fork.model_copy(update={"flags": [flag for flag in fork.flags if not flag.endswith("-proposal")]})
     assert [why_unsupported(older, stack, arm) is None for arm in arms] == [True, True, False, True]
