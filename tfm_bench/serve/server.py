@@ -32,7 +32,8 @@ def serve(stack: Path, arm: Arm, address: Address, *, dtype: str) -> None:
 def bound_socket(address: Address) -> socket.socket:
     """Bound, but not listening: clients are refused until there is something to answer them."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Only where the protocol is named does asyncio set TCP_NODELAY; else small chunks wait 40 ms for acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address.host, address.port))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -265,3 +266,9 @@ def test_the_server_says_that_it_is_healthy_and_what_it_runs(plain):
     assert info["speculative_algorithm"] == "DFLASH_TFM"
     assert (info["speculative_dflash_tfm_proposal"], info["speculative_dflash_tfm_tree_budget"]) == ("ddtree", 9)
     assert info["speculative_num_draft_tokens"] == 10
+
+
+def test_small_chunks_are_sent_at_once():
+    """asyncio sets TCP_NODELAY on connections of a listener whose protocol is named."""
+    with bound_socket(Address("127.0.0.1", 0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
