@@ -1,6 +1,16 @@
 """Helper functions of the rules; no rule stands here."""
 
-from tfm_bench.config import cell_settings, kernel_settings, require_dev_split, splits_of, stack_files, tree_settings
+from tfm_bench.ablation_config import ABLATIONS
+from tfm_bench.ablations import CELLS, PROBED, ablation_points, probe_settings
+from tfm_bench.config import (
+    cell_settings,
+    control_files,
+    kernel_settings,
+    require_dev_split,
+    splits_of,
+    stack_files,
+    tree_settings,
+)
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
@@ -19,7 +29,54 @@ def stop(error, code=1):
 
 def suite_outputs(suite):
     """Everything that a run of the suite leaves."""
-    return [f"results/{suite}decode.csv", *shown(suite, TABLES, FIGURES), *kernel_outputs(suite)]
+    ablations = [file for name in CONFIGS[suite].ablations.run for file in ablation_outputs(suite, name)]
+    return [f"results/{suite}decode.csv", *shown(suite, TABLES, FIGURES), *kernel_outputs(suite), *ablations]
+
+
+def ablation_outputs(suite, ablation):
+    """What one ablation leaves."""
+    name = f"ablation_{ablation}"
+    files = [f"results/{suite}{name}.csv", f"figures/{suite}{name}.pdf", f"figures/{suite}{name}.png"]
+    return [*files, *(f"results/{suite}tables/{name}.{suffix}" for suffix in ("md", "tex"))]
+
+
+def ablation_raw(wildcards):
+    """Records of an ablation: of its cells, of its probe, or of both."""
+    raw = f"results/{wildcards.suite}raw/ablations/{wildcards.ablation}"
+    kinds = {"decode": f"{raw}.jsonl"} if wildcards.ablation in CELLS else {}
+    return kinds | ({"probe": f"{raw}.probe.jsonl"} if wildcards.ablation in PROBED else {})
+
+
+def ablation_files(wildcards):
+    """Checkpoint and prompt files that an ablation reads."""
+    config = CONFIGS[wildcards.suite]
+    try:
+        files = stack_files(config.stack, dataset=config.ablations.dataset, split="test")
+    except UserError as error:
+        stop(error)
+    return [*files, *control_files(config.stack)]
+
+
+def ablation_params(wildcards):
+    """The cells of an ablation."""
+    points = ablation_points(CONFIGS[wildcards.suite], wildcards.ablation)
+    return {name: settings.model_dump() for name, settings in points.items()}
+
+
+def probe_params(wildcards):
+    """The slice of the configuration that a probe depends on."""
+    return probe_settings(CONFIGS[wildcards.suite], wildcards.ablation).model_dump()
+
+
+def probe_versions(wildcards):
+    """Raised where what a probe measures changes."""
+    return [family_version(f"measure.probes.{wildcards.ablation}"), family_version("measure.probe_records")]
+
+
+def ablation_versions(wildcards):
+    """Raised where a table or figure changes."""
+    names = (f"report.ablations.{wildcards.ablation}", "report.arms", "measure.statistics", "report.tables")
+    return [family_version(name) for name in names]
 
 
 def kernel_outputs(suite):

@@ -21,7 +21,13 @@ def headline() -> pd.DataFrame:
     rows = [
         {
             **{"stack": "tiny", "dataset": dataset, "temperature": temperature, "method": method, "budget": 16},
-            **{"expansion_width": 0, "prompts": 16, "baseline": baseline, "prompt_selection": selection},
+            **{
+                "expansion_width": 0,
+                "variant": "default",
+                "prompts": 16,
+                "baseline": baseline,
+                "prompt_selection": selection,
+            },
             "degenerate_prompts": int(selection == "all" and dataset == "code"),
             **{"noise_low": 0.97, "noise_high": 1.02, "status": "ok"},
             **{"speedup": 1.0 + rank + (selection == "all") / 2, "speedup_low": 0.9 + rank, "speedup_high": 1.2 + rank},
@@ -41,7 +47,14 @@ def decode() -> pd.DataFrame:
     rows = [
         {
             **{"stack": "tiny", "split": split, "dataset": dataset, "temperature": temperature, "repeat": repeat},
-            **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "verify_width": budget + 1},
+            **{
+                "prompt": prompt,
+                "method": method,
+                "budget": budget,
+                "expansion_width": 0,
+                "variant": "default",
+                "verify_width": budget + 1,
+            },
             **{"rounds": 10, "accepted_drafts_sum": 10 * ACCEPTED[method] + prompt * budget // 16},
             **{"degenerate": False, "lossless": True, "control": False, "status": "ok"},
             **{

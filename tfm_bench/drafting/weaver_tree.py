@@ -15,6 +15,7 @@ from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 from tfm_bench.drafting.best_first import Children, Node, grow_tree
 from tfm_bench.models.layers import rotary_rows
 from tfm_bench.models.weaver import NodeCache, Weaver
+from tfm_bench.models.weaver_control import FULL, WeaverControl
 from tfm_bench.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class WeaverRuntime:
     projected into Weaver's space: fp32, in Triton the Weaver's dtype. `pool_size` is the number of candidates per depth
     (default: the Weaver's own), `children` the number of children of an expanded node. `implementation` tells what
     runs: "compiled" covers one-layer v1 Weavers on the CPU where a C++ compiler is at hand, "triton" one-layer Weavers
-    on a CUDA device, "torch" the rest, and all of them if `compiled` is False.
+    on a CUDA device, "torch" the rest, and all of them if `compiled` is False. `control`: what the Weaver is shown.
     """
 
     @torch.no_grad()
@@ -49,16 +50,17 @@ class WeaverRuntime:
         pool_size: int | None = None,
         children: int = CHILDREN,
         compiled: bool = True,
+        control: WeaverControl = FULL,
     ) -> None:
         if embedding_weight.shape[0] < lm_head_weight.shape[0]:
             raise ValueError(f"{embedding_weight.shape[0]} embeddings for a head of {lm_head_weight.shape[0]} tokens")
-        self.weaver = weaver
+        self.weaver, self.control = weaver, control
         self.pool_size = min(pool_size or weaver.config.candidate_pool_size, lm_head_weight.shape[0])
         self.children = min(children, self.pool_size)
         dtype = weaver.lm_head_query_in.weight.dtype
         in_triton = compiled and runs_in_triton(weaver)
         kept = dtype if in_triton else torch.float32
-        self.token_table = weaver.token_features(embedding_weight.to(dtype)).to(kept).contiguous()
+        self.token_table = weaver.token_features(control.embedding(embedding_weight).to(dtype)).to(kept).contiguous()
         self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).to(kept).contiguous()
         self._triton = self._in_triton() if in_triton else None
         self._compiled: CompiledWeaverTree | None = None
@@ -110,6 +112,7 @@ class WeaverRuntime:
         """
         if budget < 0 or expansion_width < 1:
             raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
+        target_hidden = self.control.target_hidden(target_hidden)
         if self._triton is not None:
             return self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
         if budget and math.isnan(draft_logits.max().item()):

@@ -6,7 +6,8 @@ of the layers, the attention mask and the cache. Prefill, plain decoding and tre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +81,13 @@ class Target:
         """Load a local checkpoint folder, strictly. Raises UserError for anything missing, damaged or misfit."""
         model = load_model(path, dtype).to(device)
         return cls(model, tap_layer_ids=tap_layer_ids, gdn_verify=gdn_verify, commit=commit)
+
+    def with_gdn_verify(self, method: str) -> Target:
+        """The same weights, verified by another method. Raises UserError for one that the kernels do not have."""
+        _check_name(self.kernels.verify, "gdn_verify", method)
+        other = copy.copy(self)
+        other.layers = [layer.with_verify(method) if isinstance(layer, GdnLayer) else layer for layer in self.layers]
+        return other
 
     @property
     def device(self) -> torch.device:
@@ -217,7 +225,7 @@ def _checked_taps(tap_layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(tap_layer_ids)
 
 
-def _check_name(table: dict[str, Any], key: str, name: str) -> None:
+def _check_name(table: Mapping[str, Any], key: str, name: str) -> None:
     if name not in table:
         raise UserError(f"{key} is {name!r}; accepted are {', '.join(table)}.")
 

@@ -26,9 +26,10 @@ from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
 README = Path("results/README.md")
-PLACE = ["stack", "repeat", "split", "dataset", "temperature", "prompt", "method", "budget", "expansion_width"]
+PLACE = ["stack", "repeat", "split", "dataset", "temperature", "prompt", "prompt_tokens"]
+ARM = ["method", "budget", "expansion_width", "variant", "rule"]
 DECODE_COLUMNS = [
-    *[*PLACE, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
+    *[*PLACE, *ARM, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
     *["accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms", *stage_times.STAGE_COLUMNS],
     *["tokens_sha256", "lossless", "first_divergence", "logit_gap", "degenerate", "gdn_implementation"],
     *["weaver_implementation", "dtype", "device", "threads", "torch", "measured_at"],

@@ -13,6 +13,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "repeat": ("", "number of the process that measured the cell"),
     "prompt": ("", "place of the prompt in its set, from 0"),
     "prompt_id": ("", "name of the prompt in its file"),
+    "prompt_tokens": (
+        "tokens",
+        "length of the prompt as it was decoded; of settings, the length that it was brought to",
+    ),
+    "variant": ("", "what an ablation changes in the arm; `default` outside ablations"),
+    "rule": ("", "acceptance rule; `sample_match` outside ablations"),
     "method": ("", "how drafts are made; `ar` makes none"),
     "budget": ("nodes", "draft nodes per round, without the anchor"),
     "expansion_width": ("nodes", "nodes expanded per Weaver call; 0 for other methods"),
@@ -48,7 +54,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "other_ms": ("ms", "what is left of a staged run; summed over a generation, in tables per round"),
     "staged_round_ms": ("ms per round", "all stages together"),
     "tokens_sha256": ("", "hash of the emitted token ids"),
-    "lossless": ("", "whether the tokens are those of `ar`"),
+    "lossless": ("", "whether the tokens are those of `ar`; empty under a rule that does not promise it"),
     "first_divergence": ("tokens", "first place where they are not, the prefill's token being 0"),
     "logit_gap": (
         "logits",

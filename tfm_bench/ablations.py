@@ -1,0 +1,128 @@
+"""What each ablation measures: cells by name of the point, and what its own probe needs. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tfm_bench.ablation_config import AblationName, AblationsConfig
+from tfm_bench.config import ArmSettings, CellSettings, Config, StackConfig, expansion_width
+from tfm_bench.config_types import Strict
+
+GDN_METHODS = ("fused", "node_recurrent", "level_recurrent", "path_recurrent")
+PROBED: tuple[AblationName, ...] = ("pool", "acceptance_rule", "ceiling", "auto_budget", "precision")
+
+
+class ProbeSettings(Strict):
+    """What the process that measures something other than decoding needs: the slice of the configuration."""
+
+    ablation: AblationName
+    stack: StackConfig
+    ablations: AblationsConfig
+    expansion_width: int | str
+    seed: int
+
+
+Points = dict[str, CellSettings]
+
+
+def ablation_points(config: Config, ablation: str) -> Points:
+    """Point -> settings of its cell. A point's name is a slug: part of a file name."""
+    points: Points = {}
+    for repeat in range(config.ablations.repeats):
+        for name, settings in CELLS[ablation](config).items():
+            points[f"{name}-r{repeat}"] = settings.model_copy(update={"repeat": repeat})
+    return points
+
+
+def probe_settings(config: Config, ablation: AblationName) -> ProbeSettings:
+    """What the probe of an ablation depends on."""
+    return ProbeSettings(
+        ablation=ablation,
+        stack=config.stack,
+        ablations=config.ablations,
+        expansion_width=config.expansion_width,
+        seed=config.seed,
+    )
+
+
+def _cell(config: Config, *, temperature: float | None = None, **changes: Any) -> CellSettings:
+    """A cell of test prompts at the ablations' temperature; `changes` are fields of CellSettings."""
+    ablations = config.ablations
+    settings = CellSettings(
+        stack=config.stack,
+        dataset=ablations.dataset,
+        split="test",
+        temperature=ablations.temperature if temperature is None else temperature,
+        repeat=0,
+        prompts=ablations.prompts,
+        methods=config.methods,
+        budgets=ablations.budgets,
+        expansion_width=config.expansion_width,
+        max_new_tokens=ablations.max_new_tokens,
+        seed=config.seed,
+    )
+    return settings.model_copy(update=changes)
+
+
+def _at(config: Config, temperatures: Iterable[float], **changes: Any) -> Points:
+    """A cell per temperature."""
+    return {f"t{round(t * 100):03d}": _cell(config, temperature=t, **changes) for t in temperatures}
+
+
+def _tfm(config: Config, budget: int, variant: str | None = None) -> ArmSettings:
+    """`tfm` at the configured width."""
+    named = {} if variant is None else {"variant": variant}
+    width = expansion_width(config.expansion_width, budget)
+    return ArmSettings(method="tfm", budget=budget, expansion_width=width, **named)
+
+
+def _budget(config: Config) -> Points:
+    ablation = config.ablations.budget
+    return _at(config, ablation.temperatures, budgets=ablation.budgets)
+
+
+def _width(config: Config) -> Points:
+    ablation = config.ablations.width
+    arms = [
+        ArmSettings(method="tfm", budget=budget, expansion_width=width)
+        for budget in ablation.budgets
+        for width in ablation.widths
+    ]
+    return {"widths": _cell(config, arms=arms)}
+
+
+def _gdn_verify(config: Config) -> Points:
+    arms = [_tfm(config, budget, f"gdn_{method}") for budget in config.ablations.budgets for method in GDN_METHODS]
+    return {"methods": _cell(config, arms=arms)}
+
+
+def _pool(config: Config) -> Points:
+    ablation = config.ablations.pool
+    return {"sizes": _cell(config, arms=[_tfm(config, ablation.budget, f"pool_{size}") for size in ablation.sizes])}
+
+
+def _temperature(config: Config) -> Points:
+    return _at(config, config.ablations.temperatures)
+
+
+def _context(config: Config) -> Points:
+    ablation = config.ablations.context
+    return {f"c{length}": _cell(config, prompt_tokens=length, budgets=[ablation.budget]) for length in ablation.lengths}
+
+
+def _precision(config: Config) -> Points:
+    budgets = [config.ablations.precision.budget]
+    stacks = {dtype: config.stack.model_copy(update={"dtype": dtype}) for dtype in ("float32", "bfloat16")}
+    return {dtype: _cell(config, stack=stack, budgets=budgets) for dtype, stack in stacks.items()}
+
+
+CELLS: Mapping[str, Callable[[Config], Points]] = {
+    "budget": _budget,
+    "width": _width,
+    "gdn_verify": _gdn_verify,
+    "pool": _pool,
+    "temperature": _temperature,
+    "context": _context,
+    "precision": _precision,
+}
