@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tfm_bench.ablation_config import AblationName, AblationsConfig
-from tfm_bench.config import ArmSettings, CellSettings, Config, StackConfig, expansion_width
+from tfm_bench.config import DEFAULT_VARIANT, ArmSettings, CellSettings, Config, StackConfig, expansion_width
 from tfm_bench.config_types import Strict
 
 GDN_METHODS = ("fused", "node_recurrent", "level_recurrent", "path_recurrent")
+TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 PROBED: tuple[AblationName, ...] = ("pool", "acceptance_rule", "ceiling", "auto_budget", "precision")
 
 
@@ -106,6 +107,15 @@ def _temperature(config: Config) -> Points:
     return _at(config, config.ablations.temperatures)
 
 
+def _acceptance_rule(config: Config) -> Points:
+    """Both tree methods under every rule; the default one is sample_match."""
+    arms = []
+    for budget in config.ablations.budgets:
+        for variant in (DEFAULT_VARIANT, *(f"rule_{name}" for name in TRAVERSAL_RULES)):
+            arms += [ArmSettings(method="ddtree", budget=budget, variant=variant), _tfm(config, budget, variant)]
+    return {"rules": _cell(config, arms=arms)}
+
+
 def _context(config: Config) -> Points:
     ablation = config.ablations.context
     return {f"c{length}": _cell(config, prompt_tokens=length, budgets=[ablation.budget]) for length in ablation.lengths}
@@ -123,6 +133,7 @@ CELLS: Mapping[str, Callable[[Config], Points]] = {
     "gdn_verify": _gdn_verify,
     "pool": _pool,
     "temperature": _temperature,
+    "acceptance_rule": _acceptance_rule,
     "context": _context,
     "precision": _precision,
 }

@@ -22,6 +22,7 @@ from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
+from tfm_bench.report.ablations import acceptance_rule
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
@@ -44,6 +45,7 @@ TABLES: dict[str, list[str]] = {
     "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
+    "ablation_acceptance_rule": acceptance_rule.COLUMNS,
 }
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
@@ -57,8 +59,8 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
-TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at"}
-COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by"}
+COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results

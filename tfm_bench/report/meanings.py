@@ -150,6 +150,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "weaver_implementation": ("", "whose Weaver kernels ran"),
     "checkpoint_sha256": ("", "hash of the weight files"),
     "prompts_sha256": ("", "hash of the prompt set"),
+    "counted_by": ("", "decoding, or enumeration of every random choice in the same rounds"),
+    "left_out_rounds": ("rounds", "not enumerated: too many choices"),
+    "accepted_drafts_gain": ("tokens per round", "expected accepted drafts less those of `sample_match`, same rounds"),
+    "text_variation": (
+        "1",
+        "total variation between the target's law and that of the text a round begins, continued by the target",
+    ),
+    "first_token_variation": ("1", "the same of the first token that a round emits"),
 }
 
 

@@ -1,11 +1,11 @@
 """How far each sampler's law is from the target's, and what it accepts: exactly, on real rounds of the stack.
 
 Observations, one per round and sampler: prompt and round (from 0), method, budget, rule; outcomes: sequences of random
-choices that the sampler could make; total_variation: between its law of the round's first token and the target's;
+choices that the sampler could make; text_variation and first_token_variation: total variation between the target's law
+and that of the text which the round begins (what it emits, continued by the target), and of its first token alone;
 accepted_drafts: expected in this round; matched_drafts: expected under sample_match. The rounds are those of decoding
-under sample_match, and all rules are asked about the same rounds. Nothing is sampled: every random choice is
-enumerated (tfm_bench.verification.enumeration). Where that takes more than MOST_OUTCOMES, total_variation and
-accepted_drafts are None.
+under sample_match, and all rules are asked about the same ones. Nothing is sampled: every random choice is enumerated
+(tfm_bench.verification.enumeration). Where that takes more than MOST_OUTCOMES, a sampler's results are None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfm_bench.tree import TokenTree
 from tfm_bench.verification.enumeration import outcomes
 from tfm_bench.verification.rules import TRAVERSAL_SAMPLERS
 from tfm_bench.verification.sample_match import Acceptance
-from tfm_bench.verification.traversal import Sampler, TargetRows, walk
+from tfm_bench.verification.traversal import Array, Sampler, TargetRows, walk
 
 VERSION = 1
 MOST_OUTCOMES = 5000
@@ -38,7 +38,8 @@ class Enumerated(NamedTuple):
     """What a sampler does with one tree, over all its choices."""
 
     outcomes: int
-    total_variation: float | None
+    text_variation: float | None
+    first_token_variation: float | None
     accepted_drafts: float | None
 
 
@@ -54,19 +55,48 @@ def probe(stack: Stack, settings: ProbeSettings) -> Iterable[dict[str, Any]]:
 
 
 def enumerate_sampler(tree: TokenTree, rows: TargetRows, sampler: Sampler) -> Enumerated:
-    """Its law of the first emitted token, against the target's at the anchor; and the drafts that it accepts."""
+    """Distance from the target's law, and expected accepted drafts.
+
+    A text leaves the tree at some node, and from there on both laws are in proportion to each other: so the law of the
+    node is all that has to be compared, and for the first token, whether it is at the anchor or below which child.
+    """
     found = list(islice(outcomes(lambda choices: walk(tree, rows, sampler, choices)), MOST_OUTCOMES + 1))
     if len(found) > MOST_OUTCOMES:
-        return Enumerated(len(found), None, None)
-    target = rows.row(0)
-    law, accepted = np.zeros_like(target), 0.0
+        return Enumerated(len(found), None, None, None)
+    arrived, left, accepted = np.zeros(tree.size), np.zeros(tree.size), 0.0
     for probability, (path, bonus) in found:
         accepted += probability * (len(path) - 1)
-        if len(path) > 1:
-            law[int(tree.tokens[path[1]])] += probability
-        else:
-            law += probability * bonus
-    return Enumerated(len(found), float(np.abs(law - target).sum() / 2), accepted)
+        below = tree.children[path[-1]]
+        for token, child in below.items():
+            arrived[child] += probability * bonus[token]
+        left[path[-1]] += probability * (1 - sum(bonus[token] for token in below))
+    written = np.zeros(tree.size)
+    written[0] = 1
+    difference = leaving_law(tree, rows, arrived, left) - leaving_law(tree, rows, written, np.zeros(tree.size))
+    first = np.bincount(_first_nodes(tree), weights=difference)
+    return Enumerated(len(found), float(np.abs(difference).sum() / 2), float(np.abs(first).sum() / 2), accepted)
+
+
+def leaving_law(tree: TokenTree, rows: TargetRows, arrived: Array, left: Array) -> Array:
+    """[N] probability that a text's last node in the tree is this one.
+
+    arrived [N]: probability that the target goes on alone from the node; left [N]: that the text left it otherwise.
+    """
+    arrived, left = arrived.copy(), left.copy()
+    for node, below in enumerate(tree.children):
+        shares = {child: rows.edge_probability[child] for child in below.values()}
+        left[node] += arrived[node] * (1 - sum(shares.values()))
+        for child, share in shares.items():
+            arrived[child] += arrived[node] * share
+    return left
+
+
+def _first_nodes(tree: TokenTree) -> list[int]:
+    """Per node the child of the anchor that it is below, or is; the anchor for itself."""
+    first = [0]
+    for node, parent in enumerate(tree.parents[1 : tree.size].tolist(), start=1):
+        first.append(node if parent == 0 else first[parent])
+    return first
 
 
 def matched_drafts(tree: TokenTree, rows: TargetRows) -> float:
