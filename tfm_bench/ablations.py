@@ -9,7 +9,9 @@ from tfm_bench.ablation_config import AblationName, AblationsConfig
 from tfm_bench.config import DEFAULT_VARIANT, ArmSettings, CellSettings, Config, StackConfig, expansion_width
 from tfm_bench.config_types import Strict
 
-GDN_METHODS = ("fused", "node_recurrent", "level_recurrent", "path_recurrent")
+GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
+# The only kernels with every method, so that each is compared with its like.
+TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurrent", "torch_path_recurrent")
 TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 PROBED: tuple[AblationName, ...] = ("pool", "acceptance_rule", "ceiling", "auto_budget", "precision")
 
@@ -94,7 +96,10 @@ def _width(config: Config) -> Points:
 
 
 def _gdn_verify(config: Config) -> Points:
-    arms = [_tfm(config, budget, f"gdn_{method}") for budget in config.ablations.budgets for method in GDN_METHODS]
+    """The stack's own kernels at every budget, torch's at the largest, where verification weighs most."""
+    budgets = config.ablations.budgets
+    arms = [_tfm(config, budget, f"gdn_{method}") for budget in budgets for method in GDN_METHODS]
+    arms += [_tfm(config, max(budgets), f"gdn_{method}") for method in TORCH_GDN_METHODS]
     return {"methods": _cell(config, arms=arms)}
 
 

@@ -108,7 +108,7 @@ class Stack:
     @property
     def gdn_implementation(self) -> str:
         """What runs the target's Gated-DeltaNet layers: torch, compiled or triton."""
-        return self.target.kernels.name
+        return self.target.gdn_implementation
 
     @property
     def device(self) -> torch.device:

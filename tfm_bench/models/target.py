@@ -54,7 +54,8 @@ class Target:
         self.tap_layer_ids = _checked_taps(tap_layer_ids, len(kinds))
         _check_name(TORCH.verify, "gdn_verify", gdn_verify)
         _check_name(TORCH.commit, "commit", commit)
-        self.commit_name, self.kernels = commit, _gdn_kernels(parts) if hybrid else TORCH
+        self.gdn_verify, self.commit_name = gdn_verify, commit
+        self.kernels = _gdn_kernels(parts) if hybrid else TORCH
         self.layers: list[AttentionLayer | GdnLayer] = []
         for i, layer in enumerate(body.layers):
             index = kinds[:i].count(kinds[i])
@@ -82,12 +83,24 @@ class Target:
         model = load_model(path, dtype).to(device)
         return cls(model, tap_layer_ids=tap_layer_ids, gdn_verify=gdn_verify, commit=commit)
 
-    def with_gdn_verify(self, method: str) -> Target:
-        """The same weights, verified by another method. Raises UserError for one that the kernels do not have."""
-        _check_name(self.kernels.verify, "gdn_verify", method)
+    def with_gdn_verify(self, method: str, kernels: Implementation | None = None) -> Target:
+        """The same weights, verified by another method; kernels: by those instead of the fastest ones.
+
+        Raises UserError for a method that the kernels do not have.
+        """
         other = copy.copy(self)
-        other.layers = [layer.with_verify(method) if isinstance(layer, GdnLayer) else layer for layer in self.layers]
+        other.gdn_verify, other.kernels = method, kernels or self.kernels
+        _check_name(other.kernels.verify, "gdn_verify", method)
+        other.layers = [
+            layer.with_verify(method, other.kernels) if isinstance(layer, GdnLayer) else layer for layer in self.layers
+        ]
         return other
+
+    @property
+    def gdn_implementation(self) -> str:
+        """Whose kernels verify Gated-DeltaNet layers: a method that the fastest ones lack is torch's."""
+        method = self.kernels.verify[self.gdn_verify]
+        return TORCH.name if method is TORCH.verify[self.gdn_verify] else self.kernels.name
 
     @property
     def device(self) -> torch.device:

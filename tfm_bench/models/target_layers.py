@@ -104,10 +104,10 @@ class GdnLayer:
         self.gated_norm = InferenceNorm(weight, mixer.layer_norm_epsilon, weight.dtype)
         self.l2_floor = torch.tensor(L2_EPS**0.5, device=weight.device)
 
-    def with_verify(self, method: str) -> GdnLayer:
-        """The same weights, verified by another method of the kernels."""
+    def with_verify(self, method: str, kernels: Implementation) -> GdnLayer:
+        """The same weights, verified by a method of these kernels."""
         other = copy.copy(self)
-        other.verify = self.kernels.verify[method]
+        other.kernels, other.verify = kernels, kernels.verify[method]
         return other
 
     def __call__(self, x: Tensor, step: TreeStep, state: TargetState) -> Tensor:
