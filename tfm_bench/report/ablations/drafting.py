@@ -202,7 +202,7 @@ def _arms_panel(axes: Axes, rows: pd.DataFrame, names: list[str]) -> None:
     axes.axvline(1.0, color="black", linewidth=0.7, zorder=0)
     axes.set_yticks(range(len(names)), [_style(name).label for name in names], fontsize=7)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, 1.7 * widest)
+    axes.set_xlim(0, 1.75 * widest)
     axes.grid(visible=False, axis="y")
 
 
