@@ -36,6 +36,12 @@ class PoolAblation(Strict):
     budget: Budget
 
 
+class DraftingAblation(Strict):
+    """Every drafter at every place of the text of so many prompts, beside decoding."""
+
+    prompts: Annotated[int, Field(ge=2)]
+
+
 class CeilingAblation(Strict):
     """Oracle marginals from so many continuations of the target, at so many places of its own text, to this depth."""
 
@@ -72,6 +78,7 @@ class AblationsConfig(Strict):
     width: WidthAblation
     pool: PoolAblation
     temperatures: list[Temperature] = Field(min_length=1)
+    drafting: DraftingAblation
     ceiling: CeilingAblation
     context: ContextAblation
     precision: PrecisionAblation

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from tfm_bench.ablation_config import AblationName, AblationsConfig
-from tfm_bench.config import DEFAULT_VARIANT, ArmSettings, CellSettings, Config, StackConfig, expansion_width
-from tfm_bench.config_types import Strict
+from tfm_bench.config import (
+    DEFAULT_VARIANT,
+    ArmSettings,
+    CellSettings,
+    Config,
+    StackConfig,
+    control_files,
+    expansion_width,
+)
+from tfm_bench.config_types import Count, Strict
 
 GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
 # The only kernels with every method, so that each is compared with its like.
 TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurrent", "torch_path_recurrent")
 TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
-PROBED: tuple[AblationName, ...] = ("pool", "acceptance_rule", "ceiling", "auto_budget", "precision")
+# Weavers of tfm_bench.variants.weaver that need no training of their own.
+UNTRAINED_WEAVERS = ("no_residual", "wrong_parent")
+PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceiling", "auto_budget", "precision")
 
 
 class ProbeSettings(Strict):
@@ -22,7 +33,7 @@ class ProbeSettings(Strict):
     ablation: AblationName
     stack: StackConfig
     ablations: AblationsConfig
-    expansion_width: int | str
+    expansion_width: Count | Literal["auto"]
     seed: int
 
 
@@ -47,6 +58,19 @@ def probe_settings(config: Config, ablation: AblationName) -> ProbeSettings:
         expansion_width=config.expansion_width,
         seed=config.seed,
     )
+
+
+def drafting_arms(settings: ProbeSettings) -> list[ArmSettings]:
+    """Chains and trees of the least budget; of Weavers that were trained for it, those that the stack has."""
+    budget = min(settings.ablations.budgets)
+    width = expansion_width(settings.expansion_width, budget)
+    trained = sorted({Path(file).parent.name for file in control_files(settings.stack)})
+    variants = [DEFAULT_VARIANT, *(f"weaver_{name}" for name in (*UNTRAINED_WEAVERS, *trained))]
+    return [
+        *(ArmSettings(method="dflash_chain", budget=budget, variant=v) for v in (DEFAULT_VARIANT, "chain_sampled")),
+        ArmSettings(method="ddtree", budget=budget),
+        *(ArmSettings(method="tfm", budget=budget, expansion_width=width, variant=variant) for variant in variants),
+    ]
 
 
 def _cell(config: Config, *, temperature: float | None = None, **changes: Any) -> CellSettings:
@@ -121,6 +145,10 @@ def _acceptance_rule(config: Config) -> Points:
     return {"rules": _cell(config, arms=arms)}
 
 
+def _drafting(config: Config) -> Points:
+    return {"arms": _cell(config, arms=drafting_arms(probe_settings(config, "drafting")))}
+
+
 def _context(config: Config) -> Points:
     ablation = config.ablations.context
     return {f"c{length}": _cell(config, prompt_tokens=length, budgets=[ablation.budget]) for length in ablation.lengths}
@@ -139,6 +167,7 @@ CELLS: Mapping[str, Callable[[Config], Points]] = {
     "pool": _pool,
     "temperature": _temperature,
     "acceptance_rule": _acceptance_rule,
+    "drafting": _drafting,
     "context": _context,
     "precision": _precision,
 }

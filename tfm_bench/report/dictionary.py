@@ -22,7 +22,7 @@ from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
-from tfm_bench.report.ablations import acceptance_rule
+from tfm_bench.report.ablations import acceptance_rule, drafting, pool
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
@@ -46,6 +46,8 @@ TABLES: dict[str, list[str]] = {
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
     "ablation_acceptance_rule": acceptance_rule.COLUMNS,
+    "ablation_pool": pool.COLUMNS,
+    "ablation_drafting": drafting.COLUMNS,
 }
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
@@ -59,8 +61,9 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
-TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "counted_at", "depths"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
+COUNTS |= {"pool_size", "counted_tokens", "repeats"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results
@@ -108,7 +111,7 @@ def _field_types(model: type[BaseModel]) -> dict[str, str]:
 
 def _column_type(file: str, name: str) -> str:
     """That of the record's field of this name, where the column only repeats it."""
-    if name in TEXT or (name == "status" and file.startswith("tables/")):
+    if name in TEXT or (name == "status" and file.startswith(("tables/", "ablation_"))):
         return "text"
     for model in KERNEL_MODELS if "gdn_verify" in file else DECODE_MODELS:
         if name in model.model_fields:

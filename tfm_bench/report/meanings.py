@@ -158,6 +158,20 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "total variation between the target's law and that of the text a round begins, continued by the target",
     ),
     "first_token_variation": ("1", "the same of the first token that a round emits"),
+    "repeats": ("processes", "that measured the same prompts"),
+    "pool_size": ("tokens", "candidates per depth that Weaver chooses from"),
+    "ablation_pool:acceptance_ratio": ("1", "acceptance_length over that of the largest pool"),
+    "depths": ("", "range of depths in the rounds that is counted"),
+    "counted_tokens": ("tokens", "draws of the target, from the first draft of a round to its bonus token"),
+    "outside_share": ("1", "of them, those that are not among the drafter's best pool_size tokens"),
+    "counted_at": ("", "rounds of decoding, or all places of one text that every arm drafts at"),
+    "ablation_drafting:accepted_drafts": ("tokens", "drafts accepted per round or place, without the bonus token"),
+    "ablation_drafting:depth": ("nodes", "of the drafts that are counted, anchor 0; empty over all depths"),
+    "ratio_to_ddtree": ("1", "accepted_drafts over those of `ddtree`"),
+    "ratio_to_tfm": ("1", "accepted_drafts over those of `tfm`"),
+    "gain_share": ("1", "accepted_drafts less those of `ddtree`, over the same for `tfm`"),
+    "spine_acceptance": ("1", "share whose best-scored draft at this depth is accepted, of those with all above it"),
+    "tree_acceptance": ("1", "share that accept any draft at this depth, of those that accept one at each depth above"),
 }
 
 
