@@ -12,11 +12,21 @@ from tfm_bench.config import (
     tree_settings,
 )
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
+from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
-FIGURES = ("speedup_by_dataset", "acceptance_by_budget")
+FIGURES = (
+    "speedup_by_dataset",
+    "speedup_by_budget",
+    "noise_floor",
+    "acceptance_by_budget",
+    "acceptance_by_depth",
+    "accepted_length_histogram",
+    "example_tree",
+    "stage_times",
+)
 KERNEL_TABLES = ("gdn_verify",)
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
 
@@ -146,6 +156,21 @@ def tree_files(wildcards):
 def tree_params(wildcards):
     """The slice of the configuration that recorded trees depend on."""
     return tree_settings(CONFIGS[wildcards.suite]).model_dump()
+
+
+def example_files(wildcards):
+    """Checkpoint and prompt files that the example tree comes from."""
+    config = CONFIGS[wildcards.suite]
+    settings = example_settings(config)
+    try:
+        return stack_files(config.stack, dataset=settings.dataset, split=settings.split)
+    except UserError as error:
+        stop(error)
+
+
+def example_params(wildcards):
+    """The slice of the configuration that the example tree depends on."""
+    return example_settings(CONFIGS[wildcards.suite]).model_dump()
 
 
 def kernel_params(wildcards):
