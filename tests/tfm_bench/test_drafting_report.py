@@ -112,7 +112,7 @@ def test_the_figure_draws_the_table(data):
         assert drawn == pytest.approx(sorted(expected))
         assert axes.get_xlim()[0] == 0
     for axes, column in zip(figure.axes[2:], drafting.BY_DEPTH, strict=True):
-        drawn = sorted(y for container in axes.containers for y in container.lines[0].get_ydata())
+        drawn = sorted(y for line in axes.lines for y in line.get_ydata())
         assert drawn == pytest.approx(sorted(table[table["depth"].notna()][column]))
         assert axes.get_ylim() == (0, 1)
 

@@ -57,17 +57,18 @@ def test_without_the_largest_pool_there_is_nothing_to_compare_with(data):
     frame.loc[frame["variant"] == "pool_512", "lossless"] = False
     arms = pool.table(dataclasses.replace(data, decode=frame)).query("depths.isna()")
     assert arms["acceptance_ratio"].isna().all()
+    assert arms["acceptance_length"].isna().tolist() == [False, False, True]
     assert arms["status"].tolist() == ["ok", "ok", "not lossless"]
 
 
 def test_the_figure_draws_the_table(data):
     table = pool.table(data)
     left, right = pool.figure(table, "note").axes
-    (line,) = left.containers
-    assert list(line.lines[0].get_ydata()) == table[table["depths"].isna()]["acceptance_ratio"].tolist()
-    assert list(line.lines[0].get_xdata()) == list(ACCEPTED)
+    (line,) = left.lines
+    assert list(line.get_ydata()) == table[table["depths"].isna()]["acceptance_ratio"].tolist()
+    assert list(line.get_xdata()) == list(ACCEPTED)
     assert "1 is 4.50 tokens" in left.get_title(loc="left")
-    drawn = [y for container in right.containers for y in container.lines[0].get_ydata()]
+    drawn = [y for line in right.lines for y in line.get_ydata()]
     assert drawn == table[table["depths"].notna()]["outside_share"].tolist()
     for axes in (left, right):
         assert axes.get_ylim()[0] == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.measure.probe_records import probe_table
 from tfm_bench.measure.statistics import (
-    Interval,
     Rate,
     gain_share,
     gain_share_interval,
@@ -22,7 +21,7 @@ from tfm_bench.measure.statistics import (
     ratio_interval,
 )
 from tfm_bench.report.ablation_data import AblationData
-from tfm_bench.report.ablation_rows import CELL
+from tfm_bench.report.ablation_rows import CELL, with_interval
 from tfm_bench.report.arms import OK, ArmData, arms_of
 from tfm_bench.report.style import METHOD_STYLES, MethodStyle, figure_legend, house_style, new_figure, origin_note
 
@@ -158,7 +157,7 @@ def _at_depth(rows: pd.DataFrame) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, kind in zip(BY_DEPTH, ("spine_", ""), strict=True):
         rate = _rate(rows[f"{kind}accepted"], rows[f"{kind}reached"])
-        found |= _with_interval(name, rate.value(), rate_interval(rate))
+        found |= with_interval(name, rate.value(), *astuple(rate_interval(rate)))
     return found
 
 
@@ -170,19 +169,15 @@ def _rate(counts: pd.Series, per: pd.Series) -> Rate:
 def _compared(name: str, accepted: dict[str, Rate]) -> dict[str, float]:
     """Accepted drafts of an arm, beside those of `ddtree` and `tfm` where these have numbers."""
     own = accepted[name]
-    found = _with_interval("accepted_drafts", own.value(), rate_interval(own))
+    found = with_interval("accepted_drafts", own.value(), *astuple(rate_interval(own)))
     for other in ("ddtree", "tfm"):
         if other in accepted:
             pair = own, accepted[other]
-            found |= _with_interval(f"ratio_to_{other}", ratio(*pair), ratio_interval(*pair))
+            found |= with_interval(f"ratio_to_{other}", ratio(*pair), *astuple(ratio_interval(*pair)))
     if name.startswith(("weaver_", "tfm")) and {"ddtree", "tfm"} <= accepted.keys():
         parts = own, accepted["ddtree"], accepted["tfm"]
-        found |= _with_interval("gain_share", gain_share(*parts), gain_share_interval(*parts))
+        found |= with_interval("gain_share", gain_share(*parts), *astuple(gain_share_interval(*parts)))
     return found
-
-
-def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
-    return {name: value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def _arms_panel(axes: Axes, rows: pd.DataFrame, names: list[str]) -> None:
@@ -212,9 +207,8 @@ def _depth_panel(axes: Axes, rows: pd.DataFrame, column: str) -> None:
     for place, name in enumerate(names):
         own, style = rows[[found == name for found in of_row]], _style(name)
         x = own["depth"].astype(float) + (place - len(names) / 2) * 0.07  # side by side, so that whiskers stay apart
-        spread = [own[column] - own[f"{column}_low"], own[f"{column}_high"] - own[column]]
-        look = {"elinewidth": 0.5, "linewidth": 0.8, "markersize": 3, **style.of_lines}
-        axes.errorbar(x, own[column], spread, label=style.label, **look)
+        axes.vlines(x, own[f"{column}_low"], own[f"{column}_high"], color=style.colour, linewidth=0.5)
+        axes.plot(x, own[column], label=style.label, linewidth=0.8, markersize=3, **style.of_lines)
     axes.set_xticks(list(DEPTHS))
     axes.set_ylim(0, 1)
     axes.set_xlabel("depth")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import pandas as pd
@@ -10,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tfm_bench.measure.probe_records import probe_table
-from tfm_bench.measure.statistics import Rate, rate_interval, ratio, ratio_interval
+from tfm_bench.measure.statistics import Rate, rate_interval
 from tfm_bench.report.ablation_data import AblationData
-from tfm_bench.report.ablation_rows import CELL
-from tfm_bench.report.arms import OK, ArmData, arms_of, status_of_pair
-from tfm_bench.report.style import METHOD_STYLES, MethodStyle, house_style, log2_nodes, new_figure, origin_note
+from tfm_bench.report.ablation_rows import CELL, decode_note, paired_ratio, with_interval
+from tfm_bench.report.arms import OK, ArmData, arms_of
+from tfm_bench.report.style import METHOD_STYLES, MethodStyle, house_style, log2_nodes, new_figure
 
 VERSION = 1
 PLACE = [*CELL, "budget", "expansion_width", "pool_size"]
@@ -53,11 +55,7 @@ def table(data: AblationData) -> pd.DataFrame:
 
 def note(data: AblationData) -> str:
     """Small print: device, date, n and intervals."""
-    prompts, repeats = (data.decode[column].nunique() for column in ("prompt", "repeat"))
-    return (
-        f"{origin_note(data.decode)}; n = {prompts} test prompts × {repeats} repeats, shares from the first.\n"
-        "Whiskers: 95 % percentile intervals, bootstrap over repeats and prompts (paired for ratios), 10,000 draws."
-    )
+    return decode_note(data.decode)
 
 
 def figure(table: pd.DataFrame, note: str) -> Figure:
@@ -99,12 +97,8 @@ def _of_arm(arm: ArmData) -> dict[str, Any]:
 
 
 def _acceptance(arm: ArmData, largest: ArmData) -> dict[str, float]:
-    if status_of_pair(arm, largest) != OK:
-        return {}
-    pair = arm.acceptance(), largest.acceptance()
-    interval = ratio_interval(*pair)
-    values = (arm.mean_accepted_drafts + 1, ratio(*pair), interval.low, interval.high)
-    return dict(zip(ACCEPTANCE, values, strict=True))
+    length = arm.mean_accepted_drafts + 1 if arm.status == OK else math.nan
+    return {"acceptance_length": length, **paired_ratio("acceptance_ratio", arm, largest, ArmData.acceptance)}
 
 
 def _outside(seen: pd.DataFrame) -> list[dict[str, Any]]:
@@ -114,15 +108,14 @@ def _outside(seen: pd.DataFrame) -> list[dict[str, Any]]:
         for size, places in seen[seen["depth"].map(holds)].groupby("pool_size", sort=True):
             counts = places.groupby("prompt")[["outside", "tokens"]].sum()
             rate = Rate(*(counts[[column]].to_numpy(dtype=float).T for column in ("outside", "tokens")))
-            interval = rate_interval(rate)
-            values = (depths, int(counts["tokens"].sum()), rate.value(), interval.low, interval.high)
-            place = {"pool_size": size, "prompts": len(counts), "repeats": 1, "status": OK}
-            rows.append({**place, **dict(zip(OUTSIDE, values, strict=True))})
+            share = with_interval("outside_share", rate.value(), *astuple(rate_interval(rate)))
+            place = {"pool_size": size, "depths": depths, "prompts": len(counts), "repeats": 1, "status": OK}
+            rows.append({**place, "counted_tokens": int(counts["tokens"].sum()), **share})
     return rows
 
 
 def _line(axes: Axes, rows: pd.DataFrame, column: str, style: MethodStyle, shift: int = 0) -> None:
     """A line with whiskers; `shift` moves it aside, so that whiskers of several lines stay apart."""
-    spread = [rows[column] - rows[f"{column}_low"], rows[f"{column}_high"] - rows[column]]
-    look = {"elinewidth": 0.6, **style.of_lines}
-    axes.errorbar(rows["pool_size"] * 1.06**shift, rows[column], spread, label=style.label, **look)
+    x = rows["pool_size"] * 1.06**shift
+    axes.vlines(x, rows[f"{column}_low"], rows[f"{column}_high"], color=style.colour, linewidth=0.6)
+    axes.plot(x, rows[column], label=style.label, **style.of_lines)
