@@ -22,7 +22,7 @@ from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
-from tfm_bench.report.ablations import acceptance_rule, drafting, pool
+from tfm_bench.report.ablations import acceptance_rule, ceiling, drafting, pool, precision
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
@@ -48,6 +48,8 @@ TABLES: dict[str, list[str]] = {
     "ablation_acceptance_rule": acceptance_rule.COLUMNS,
     "ablation_pool": pool.COLUMNS,
     "ablation_drafting": drafting.COLUMNS,
+    "ablation_ceiling": ceiling.COLUMNS,
+    "ablation_precision": precision.COLUMNS,
 }
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
@@ -61,8 +63,9 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
-TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "counted_at", "depths"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "counted_at", "depths", "drafter", "panel"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
+COUNTS |= {"places", "samples", "same_text_prompts"}
 COUNTS |= {"pool_size", "counted_tokens", "repeats"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 

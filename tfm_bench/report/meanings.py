@@ -172,6 +172,19 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "gain_share": ("1", "accepted_drafts less those of `ddtree`, over the same for `tfm`"),
     "spine_acceptance": ("1", "share whose best-scored draft at this depth is accepted, of those with all above it"),
     "tree_acceptance": ("1", "share that accept any draft at this depth, of those that accept one at each depth above"),
+    "drafter": ("", "what proposes the draft: see tfm_bench.measure.probes.ceiling"),
+    "places": ("places", "of the text, where drafts are made"),
+    "samples": ("samples", "continuations of the target that had not stopped before this depth, over all places"),
+    "ablation_ceiling:depth": ("nodes", "of the draft, anchor 0"),
+    "acceptance": ("1", "probability that the draft of this depth is accepted behind a prefix of the target's own"),
+    "acceptance_same_samples": ("1", "the same with oracles fitted and judged on the same samples: too high"),
+    "above_ceiling": ("1", "acceptance less acceptance_same_samples of the oracle marginal, place by place"),
+    "above_best_factorised": ("1", "acceptance less acceptance_same_samples of the best factorised proposal"),
+    "panel": ("", "kind of row: arms, divergence or drift"),
+    "same_text_prompts": ("prompts", "of these, with the tokens of `ar` in float32 in every repeat"),
+    "ablation_precision:tokens": ("tokens", "committed so far"),
+    "state_error": ("1", "RMS difference of the Gated-DeltaNet states from the same recurrence in float64"),
+    "logit_error": ("1", "RMS difference of the logits of the next tree from those after commits in float64"),
 }
 
 
