@@ -74,7 +74,7 @@ def drafting_arms(settings: ProbeSettings) -> list[ArmSettings]:
 
 
 def _cell(config: Config, *, temperature: float | None = None, **changes: Any) -> CellSettings:
-    """A cell of test prompts at the ablations' temperature; `changes` are fields of CellSettings."""
+    """A cell of test prompts at the ablations' temperature, not staged; `changes` are fields of CellSettings."""
     ablations = config.ablations
     settings = CellSettings(
         stack=config.stack,
@@ -88,6 +88,7 @@ def _cell(config: Config, *, temperature: float | None = None, **changes: Any) -
         expansion_width=config.expansion_width,
         max_new_tokens=ablations.max_new_tokens,
         seed=config.seed,
+        staged=False,
     )
     return settings.model_copy(update=changes)
 
@@ -124,7 +125,7 @@ def _gdn_verify(config: Config) -> Points:
     budgets = config.ablations.budgets
     arms = [_tfm(config, budget, f"gdn_{method}") for budget in budgets for method in GDN_METHODS]
     arms += [_tfm(config, max(budgets), f"gdn_{method}") for method in TORCH_GDN_METHODS]
-    return {"methods": _cell(config, arms=arms)}
+    return {"methods": _cell(config, arms=arms, staged=True)}
 
 
 def _pool(config: Config) -> Points:
@@ -151,7 +152,8 @@ def _drafting(config: Config) -> Points:
 
 def _context(config: Config) -> Points:
     ablation = config.ablations.context
-    return {f"c{length}": _cell(config, prompt_tokens=length, budgets=[ablation.budget]) for length in ablation.lengths}
+    budgets = [ablation.budget]
+    return {f"c{n}": _cell(config, prompt_tokens=n, budgets=budgets, staged=True) for n in ablation.lengths}
 
 
 def _precision(config: Config) -> Points:

@@ -96,7 +96,7 @@ class CellSettings(Strict):
     """What one measuring process needs: the slice of the configuration that a cell depends on.
 
     arms: those of an ablation besides `ar`; without any, methods x budgets. prompt_tokens: length to which prompts are
-    brought by other prompts in front of them; None leaves them as they are.
+    brought by other prompts in front of them; None leaves them as they are. staged: whether stage times are measured.
     """
 
     stack: StackConfig
@@ -112,6 +112,7 @@ class CellSettings(Strict):
     seed: int
     arms: list[ArmSettings] = Field(default=[])
     prompt_tokens: Count | None = None
+    staged: bool = True
 
 
 class TreeSettings(Strict):

@@ -76,8 +76,8 @@ class Cell:
 
     @property
     def staged(self) -> bool:
-        """Stage times come from the first prompts of one repeat of the reported split."""
-        return self.settings.split == "test" and self.settings.repeat == 0
+        """Stage times come from the first prompts of one repeat of the reported split, where they are asked for."""
+        return self.settings.staged and self.settings.split == "test" and self.settings.repeat == 0
 
 
 def runs_of(arms: Sequence[Arm]) -> list[Run]:
