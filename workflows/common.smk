@@ -85,8 +85,8 @@ def probe_versions(wildcards):
 
 def ablation_versions(wildcards):
     """Raised where a table or figure changes."""
-    names = (f"report.ablations.{wildcards.ablation}", "report.arms", "measure.statistics", "report.tables")
-    return [family_version(name) for name in names]
+    shared = ("report.ablation_rows", "report.arms", "measure.statistics", "report.tables")
+    return [family_version(name) for name in (f"report.ablations.{wildcards.ablation}", *shared)]
 
 
 def kernel_outputs(suite):

@@ -22,7 +22,18 @@ from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
-from tfm_bench.report.ablations import acceptance_rule, ceiling, drafting, pool, precision
+from tfm_bench.report.ablations import (
+    acceptance_rule,
+    budget,
+    ceiling,
+    context,
+    drafting,
+    pool,
+    precision,
+    temperature,
+    width,
+)
+from tfm_bench.report.ablations import gdn_verify as gdn_verify_ablation
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
@@ -50,6 +61,11 @@ TABLES: dict[str, list[str]] = {
     "ablation_drafting": drafting.COLUMNS,
     "ablation_ceiling": ceiling.COLUMNS,
     "ablation_precision": precision.COLUMNS,
+    "ablation_budget": budget.COLUMNS,
+    "ablation_width": width.COLUMNS,
+    "ablation_gdn_verify": gdn_verify_ablation.COLUMNS,
+    "ablation_temperature": temperature.COLUMNS,
+    "ablation_context": context.COLUMNS,
 }
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
@@ -67,6 +83,7 @@ TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by"
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
 COUNTS |= {"places", "samples", "same_text_prompts"}
 COUNTS |= {"pool_size", "counted_tokens", "repeats"}
+COUNTS |= {"weaver_calls", "staged_prompts"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results
@@ -116,7 +133,7 @@ def _column_type(file: str, name: str) -> str:
     """That of the record's field of this name, where the column only repeats it."""
     if name in TEXT or (name == "status" and file.startswith(("tables/", "ablation_"))):
         return "text"
-    for model in KERNEL_MODELS if "gdn_verify" in file else DECODE_MODELS:
+    for model in KERNEL_MODELS if file.endswith("gdn_verify") and "ablation" not in file else DECODE_MODELS:
         if name in model.model_fields:
             return type_text(model.model_fields[name].annotation)
     return "integer" if name in COUNTS else "number"

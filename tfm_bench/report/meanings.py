@@ -185,6 +185,16 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ablation_precision:tokens": ("tokens", "committed so far"),
     "state_error": ("1", "RMS difference of the Gated-DeltaNet states from the same recurrence in float64"),
     "logit_error": ("1", "RMS difference of the logits of the next tree from those after commits in float64"),
+    "weaver_calls": ("calls", "of Weaver, one after the other, in a round: budget over expansion_width, rounded up"),
+    "ablation_width:acceptance_ratio": ("1", "acceptance_length over that of expansion width 1 at the same budget"),
+    "gdn_verify": ("", "how Gated-DeltaNet layers verify a tree"),
+    "staged_prompts": ("prompts", "whose stage times were measured, in a second run"),
+    "verify_share": ("1", "verify_ms over staged_round_ms"),
+    "commit_share": ("1", "commit_ms over staged_round_ms"),
+    "fused_speedup": ("1", "tokens per second of fused verification, by the same implementation, over those of the row"),
+    "drafts_over_ddtree": ("1", "accepted drafts of `tfm` over those of `ddtree` of the same budget"),
+    "drafts_over_chain": ("1", "accepted drafts of `tfm` over those of `dflash_chain` of the same budget"),
+    "verify_over_ar_step": ("1", "verify_ms over staged_round_ms of `ar` on the same prompts"),
 }
 
 
