@@ -79,10 +79,10 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
-TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "counted_at", "depths", "drafter", "panel"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
+TEXT |= {"counted_at", "depths"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
-COUNTS |= {"places", "samples", "same_text_prompts"}
-COUNTS |= {"pool_size", "counted_tokens", "repeats"}
+COUNTS |= {"places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
 COUNTS |= {"weaver_calls", "staged_prompts"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 

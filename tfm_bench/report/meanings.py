@@ -191,7 +191,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "staged_prompts": ("prompts", "whose stage times were measured, in a second run"),
     "verify_share": ("1", "verify_ms over staged_round_ms"),
     "commit_share": ("1", "commit_ms over staged_round_ms"),
-    "fused_speedup": ("1", "tokens per second of fused verification, by the same implementation, over those of the row"),
+    "fused_speedup": (
+        "1",
+        "tokens per second of fused verification, by the same implementation, over those of the row",
+    ),
     "drafts_over_ddtree": ("1", "accepted drafts of `tfm` over those of `ddtree` of the same budget"),
     "drafts_over_chain": ("1", "accepted drafts of `tfm` over those of `dflash_chain` of the same budget"),
     "verify_over_ar_step": ("1", "verify_ms over staged_round_ms of `ar` on the same prompts"),
