@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tfm_bench.config import METHODS
@@ -86,7 +88,7 @@ def figure(table: pd.DataFrame, note: str) -> Figure:
         _drift(states, drift, "state_error", "drift of states (relative RMS)")
         _drift(logits, drift, "logit_error", "drift of logits (relative RMS)")
         figure_legend(figure, [[time, texts]])
-        states.legend(fontsize=6, handlelength=3)
+        _commit_legend(states)
     return figure
 
 
@@ -149,6 +151,8 @@ def _gaps(axes: Axes, divergences: pd.DataFrame) -> None:
         )  # fmt: skip
     if divergences.empty:
         axes.text(0.5, 0.5, "no text diverged", transform=axes.transAxes, ha="center", color="#444444")
+        axes.set_xticks([])
+        axes.set_yticks([])
     else:
         axes.legend(fontsize=6)
     axes.set_title("logit gap where texts part", loc="left")
@@ -166,9 +170,26 @@ def _drift(axes: Axes, drift: pd.DataFrame, column: str, title: str) -> None:
                 markersize=2.5, linewidth=0.9, markerfacecolor=_fill(dtype), label=f"{commit}, {dtype}",
             )  # fmt: skip
     axes.set_yscale("log", nonpositive="mask")
+    _whole_decades(axes, drift[column])
     axes.set_title(title, loc="left")
     axes.set_xlabel("tokens committed")
     axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def _whole_decades(axes: Axes, values: pd.Series) -> None:
+    """Limits at powers of ten: noise within one does not fill the panel."""
+    positive = values[values > 0]
+    if len(positive):
+        axes.set_ylim(10.0 ** math.floor(math.log10(positive.min())), 10.0 ** math.ceil(math.log10(positive.max())))
+
+
+def _commit_legend(axes: Axes) -> None:
+    """What line and marker stand for; colours are in the legend of the figure."""
+    lines = [
+        Line2D([], [], color="#444444", linestyle=line, marker=marker, markersize=2.5)
+        for line, marker in LINES.values()
+    ]
+    axes.legend(lines, list(LINES), fontsize=6, handlelength=3, ncols=2, loc="lower center")
 
 
 def _fill(dtype: str) -> str:
@@ -177,5 +198,6 @@ def _fill(dtype: str) -> str:
 
 
 def _method_ticks(axes: Axes, methods: Sequence[str]) -> None:
-    axes.set_xticks(range(len(methods)), [METHOD_STYLES[method].label for method in methods], rotation=20)
+    labels = [METHOD_STYLES[method].label.replace(" ", "\n").replace("-", "-\n") for method in methods]
+    axes.set_xticks(range(len(methods)), labels, fontsize=7)
     axes.set_xlim(-0.5, len(methods) - 0.5)
