@@ -50,6 +50,12 @@ class CeilingAblation(Strict):
     depths: Count
 
 
+class AutoBudgetAblation(Strict):
+    """Trees of these budgets against trees that stop by themselves, at the largest of them at the latest."""
+
+    budgets: list[Budget] = Field(min_length=1)
+
+
 class ContextAblation(Strict):
     """Every method at one budget, over lengths of the prompt in tokens."""
 
@@ -80,5 +86,6 @@ class AblationsConfig(Strict):
     temperatures: list[Temperature] = Field(min_length=1)
     drafting: DraftingAblation
     ceiling: CeilingAblation
+    auto_budget: AutoBudgetAblation
     context: ContextAblation
     precision: PrecisionAblation

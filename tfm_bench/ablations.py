@@ -15,6 +15,7 @@ from tfm_bench.config import (
     StackConfig,
     control_files,
     expansion_width,
+    splits_of,
 )
 from tfm_bench.config_types import Count, Strict
 
@@ -24,6 +25,7 @@ TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurre
 TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 # Weavers of tfm_bench.variants.weaver that need no training of their own.
 UNTRAINED_WEAVERS = ("no_residual", "wrong_parent")
+AUTO = "auto_theta"
 PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceiling", "auto_budget", "precision")
 
 
@@ -150,6 +152,23 @@ def _drafting(config: Config) -> Points:
     return {"arms": _cell(config, arms=drafting_arms(probe_settings(config, "drafting")))}
 
 
+def auto_arms(settings: Config | ProbeSettings) -> list[ArmSettings]:
+    """Both tree methods without a budget of their own: a tree ends where a node no longer pays."""
+    budget = max(settings.ablations.auto_budget.budgets)
+    width = expansion_width(settings.expansion_width, budget)
+    ddtree = ArmSettings(method="ddtree", budget=budget, variant=AUTO)
+    return [ddtree, ArmSettings(method="tfm", budget=budget, expansion_width=width, variant=AUTO)]
+
+
+def _auto_budget(config: Config) -> Points:
+    """Fixed budgets and auto arms on every split: the best fixed budget of dev is what auto has to beat on test."""
+    arms = []
+    for budget in config.ablations.auto_budget.budgets:
+        arms += [ArmSettings(method="ddtree", budget=budget), _tfm(config, budget)]
+    splits = splits_of(config.stack, config.ablations.dataset)
+    return {split: _cell(config, split=split, arms=[*arms, *auto_arms(config)]) for split in splits}
+
+
 def _context(config: Config) -> Points:
     ablation = config.ablations.context
     budgets = [ablation.budget]
@@ -170,6 +189,7 @@ CELLS: Mapping[str, Callable[[Config], Points]] = {
     "temperature": _temperature,
     "acceptance_rule": _acceptance_rule,
     "drafting": _drafting,
+    "auto_budget": _auto_budget,
     "context": _context,
     "precision": _precision,
 }

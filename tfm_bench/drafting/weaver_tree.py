@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from kernels.weaver.candidates import best_children, ordered_topk
 from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 from tfm_bench.drafting.best_first import Children, Node, grow_tree
+from tfm_bench.drafting.stopping import cut, first_nodes
 from tfm_bench.models.layers import rotary_rows
 from tfm_bench.models.weaver import NodeCache, Weaver
 from tfm_bench.models.weaver_control import FULL, WeaverControl
@@ -103,26 +105,32 @@ class WeaverRuntime:
         draft_logits: Tensor,
         budget: int,
         expansion_width: int,
+        round_ms: Sequence[float] | None = None,
     ) -> TokenTree:
         """Tree of `budget` nodes, padded to width budget + 1, in ceil(budget / expansion_width) Weaver calls.
 
         target_hidden [H] at the last committed position and draft_hidden [D, H], after the final norms;
-        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted. Raises ValueError for NaN among the
-        logits, a negative budget and a width below 1.
+        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted. round_ms [budget + 1]: growth ends where
+        the nodes of a call no longer pay (see stopping), and the tree has no padding; in Triton, where a graph has a
+        fixed size, it is grown whole and cut, so that no call is saved. Raises ValueError for NaN among the logits, a
+        negative budget and a width below 1.
         """
         if budget < 0 or expansion_width < 1:
             raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
         target_hidden = self.control.target_hidden(target_hidden)
         if self._triton is not None:
-            return self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
+            tree = self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
+            return tree if round_ms is None else cut(tree, round_ms, expansion_width)
         if budget and math.isnan(draft_logits.max().item()):
             raise ValueError(NAN_MESSAGE)
         depths = min(draft_hidden.shape[0], self.weaver.config.K)
         draft_hidden, draft_logits = draft_hidden[:depths], draft_logits[:depths].float()
         if self._compiled is None:
             step = TorchExpansion(self, target_hidden, draft_hidden, draft_logits, budget)
-            return grow_tree(anchor, step, budget=budget, expansion_width=expansion_width, max_depth=depths)
-        return TokenTree(
+            return grow_tree(
+                anchor, step, budget=budget, expansion_width=expansion_width, max_depth=depths, round_ms=round_ms
+            )
+        tree = TokenTree(
             *self._compiled.grow(
                 anchor=anchor,
                 target_hidden=target_hidden.float().contiguous(),
@@ -130,8 +138,10 @@ class WeaverRuntime:
                 draft_logits=draft_logits.contiguous(),
                 budget=budget,
                 width=expansion_width,
+                round_ms=round_ms,
             )
         )
+        return tree if round_ms is None else first_nodes(tree, tree.size)
 
     def _build_in_triton(
         self,

@@ -24,6 +24,7 @@ from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
 from tfm_bench.report.ablations import (
     acceptance_rule,
+    auto_budget,
     budget,
     ceiling,
     context,
@@ -57,6 +58,7 @@ TABLES: dict[str, list[str]] = {
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
     "ablation_acceptance_rule": acceptance_rule.COLUMNS,
+    "ablation_auto_budget": auto_budget.COLUMNS,
     "ablation_pool": pool.COLUMNS,
     "ablation_drafting": drafting.COLUMNS,
     "ablation_ceiling": ceiling.COLUMNS,

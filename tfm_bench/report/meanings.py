@@ -198,6 +198,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "drafts_over_ddtree": ("1", "accepted drafts of `tfm` over those of `ddtree` of the same budget"),
     "drafts_over_chain": ("1", "accepted drafts of `tfm` over those of `dflash_chain` of the same budget"),
     "verify_over_ar_step": ("1", "verify_ms over staged_round_ms of `ar` on the same prompts"),
+    "draft_nodes": ("nodes", "drafts of a round, without the anchor; mean over rounds"),
+    "draft_nodes_p20": ("nodes", "20th percentile of draft_nodes over rounds"),
+    "draft_nodes_p80": ("nodes", "80th percentile of draft_nodes over rounds"),
+    "best_fixed_ratio": ("1", "tokens per second over those of the fixed budget that was fastest on dev"),
+    "round_ms_median": ("ms", "round with so many drafts, all stages; median over rounds"),
+    "round_ms_p20": ("ms", "20th percentile of the same"),
+    "round_ms_p80": ("ms", "80th percentile of the same"),
+    "fitted_ms": ("ms", "non-decreasing convex fit of round_ms_median, which the stopping rule reads"),
 }
 
 

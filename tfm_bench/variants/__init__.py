@@ -10,12 +10,14 @@ from collections.abc import Callable
 from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.engine import Stack
 from tfm_bench.errors import UserError
+from tfm_bench.variants.auto import auto
 from tfm_bench.variants.chain import chain
 from tfm_bench.variants.gdn import gdn
 from tfm_bench.variants.rule import rule
 from tfm_bench.variants.weaver import pool, weaver
 
 FAMILIES: dict[str, Callable[[Stack, str], Stack]] = {
+    "auto": auto,
     "chain": chain,
     "gdn": gdn,
     "pool": pool,
