@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from tfm_bench.config import CellSettings, StackConfig
 from tfm_bench.kernel_config import KernelsConfig
-from tfm_bench.measure import kernel_records, regression
+from tfm_bench.measure import example_tree, kernel_records, regression
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import CellProvenance, Provenance
 from tfm_bench.measure.recorded_trees import RecordedTree
@@ -35,6 +35,7 @@ from tfm_bench.report.ablations import (
     width,
 )
 from tfm_bench.report.ablations import gdn_verify as gdn_verify_ablation
+from tfm_bench.report.figures import acceptance_by_depth, accepted_length_histogram, noise_floor
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
@@ -57,6 +58,11 @@ TABLES: dict[str, list[str]] = {
     "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
+    "example_tree": example_tree.COLUMNS,
+    "figures/example_tree": ["lane"],
+    "figures/acceptance_by_depth": acceptance_by_depth.COLUMNS,
+    "figures/accepted_length_histogram": accepted_length_histogram.COLUMNS,
+    "figures/noise_floor": noise_floor.COLUMNS,
     "ablation_acceptance_rule": acceptance_rule.COLUMNS,
     "ablation_auto_budget": auto_budget.COLUMNS,
     "ablation_pool": pool.COLUMNS,
@@ -82,10 +88,11 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
 TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
-TEXT |= {"counted_at", "depths"}
+TEXT |= {"counted_at", "depths", "kind", "token", "context"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
 COUNTS |= {"places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
-COUNTS |= {"weaver_calls", "staged_prompts"}
+COUNTS |= {"weaver_calls", "staged_prompts", "round", "node", "parent", "token_id", "lane"}
+FLAGS = {"accepted"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results
@@ -93,6 +100,7 @@ HEAD = """# Results
 Written by `python -m tfm_bench.report.dictionary`; do not edit.
 
 - `decode.csv`: a row per repeat, prompt and arm; `gdn_verify.csv`: a row per kernel problem, arm and phase.
+- `example_tree.csv`: a row per node of one drafted tree, and one for the bonus token of its round.
 - `tables/`: what the README shows, as CSV in full precision, Markdown and LaTeX; `figures/`: what a figure draws, in
   columns of the same names.
 - `raw/`: JSON lines as measured, a file per process: `<split>.<dataset>.t<temperature x 100>.r<repeat>.jsonl`, its
@@ -135,6 +143,8 @@ def _column_type(file: str, name: str) -> str:
     """That of the record's field of this name, where the column only repeats it."""
     if name in TEXT or (name == "status" and file.startswith(("tables/", "ablation_"))):
         return "text"
+    if name in FLAGS:
+        return NAMES[bool]
     for model in KERNEL_MODELS if file.endswith("gdn_verify") and "ablation" not in file else DECODE_MODELS:
         if name in model.model_fields:
             return type_text(model.model_fields[name].annotation)
