@@ -45,6 +45,7 @@ class DraftingAblation(Strict):
 class CeilingAblation(Strict):
     """Oracle marginals from so many continuations of the target, at so many places of its own text, to this depth."""
 
+    datasets: list[Slug] = Field(min_length=1)
     samples: Annotated[int, Field(ge=8)]
     places: Annotated[int, Field(ge=2)]
     depths: Count

@@ -93,9 +93,10 @@ class Letters:
 def settings(tmp_path):
     (tmp_path / "prompts").mkdir()
     lines = [json.dumps({"id": f"p{i}", "text": text, "kind": "text"}) for i, text in enumerate(("abc", "bed", "gab"))]
-    (tmp_path / "prompts" / "math.test.jsonl").write_text("\n".join(lines))
+    for dataset in ("math", "chat"):
+        (tmp_path / "prompts" / f"{dataset}.test.jsonl").write_text("\n".join(lines))
     defaults = read_yaml(ROOT / "config" / "default.yaml")
-    changed = {"ceiling": {"samples": 8, "places": 4, "depths": 3}, "max_new_tokens": 6}
+    changed = {"ceiling": {"datasets": ["math", "chat"], "samples": 8, "places": 4, "depths": 3}, "max_new_tokens": 6}
     stack = defaults["stack"] | {"path": str(tmp_path)}
     return probe_settings(
         load_config(defaults | {"stack": stack, "ablations": defaults["ablations"] | changed}), "ceiling"
@@ -108,7 +109,7 @@ def with_tokenizer(stack, stop_ids=frozenset()):
 
 def test_places_are_anchors_in_the_text_of_distinct_prompts(stack, settings):
     stack = with_tokenizer(stack)
-    places = ceiling.places_of(stack, settings)
+    places = ceiling.places_of(stack, settings, "math")
     assert [place.number for place in places] == [0, 1, 2, 3]
     assert [place.prompt_id for place in places] == ["p0", "p0", "p1", "p2"]
     assert places[0].text != places[1].text
@@ -123,14 +124,14 @@ def test_places_are_anchors_in_the_text_of_distinct_prompts(stack, settings):
 
 def test_no_place_stands_at_a_stop_token(stack, settings):
     stops = frozenset(range(0, VOCAB, 2))
-    places = ceiling.places_of(with_tokenizer(stack, stops), settings)
+    places = ceiling.places_of(with_tokenizer(stack, stops), settings, "math")
     assert all(place.text[-1] not in stops for place in places)
 
 
 def test_observations(stack, settings):
     found = list(ceiling.probe(with_tokenizer(stack), settings))
-    keys = {(one["place"], one["depth"], one["drafter"]) for one in found}
-    assert len(keys) == len(found) == 4 * min(3, BLOCK - 1) * 7
+    keys = {(one["dataset"], one["place"], one["depth"], one["drafter"]) for one in found}
+    assert len(keys) == len(found) == 2 * 4 * min(3, BLOCK - 1) * 7
     for one in found:
         assert one["samples"] == 8
         assert 0 <= one["acceptance"] <= 1 + 1e-6

@@ -1,8 +1,9 @@
 """Acceptance by depth under the target's own law: trained drafter, Weaver, and what no factorised drafter can pass.
 
-One observation per place, depth and drafter:
+One observation per dataset, place, depth and drafter:
 
-- place, prompt_id, position (of the anchor, in the text), depth, samples (that had not stopped before this depth);
+- dataset, place, prompt_id, position (of the anchor, in the text), depth, samples (those that had not stopped before
+  this depth);
 - drafter: `ceiling` (the oracle marginal), `ceiling_argmax` and `best_factorised` of measure.oracle_marginal,
   `dflash` and `dflash_argmax` (the trained drafter's marginal and a point mass at its likeliest token), `weaver` and
   `weaver_argmax` (Weaver's conditional over its pool, given the very prefix);
@@ -49,10 +50,15 @@ class Place(NamedTuple):
 
 
 def probe(stack: Stack, settings: ProbeSettings) -> Iterator[dict[str, Any]]:
-    """Observations of `ablations.ceiling.places` places; see the module."""
+    """Observations of `ablations.ceiling.places` places in each of its data sets; see the module."""
+    for dataset in settings.ablations.ceiling.datasets:
+        yield from ({"dataset": dataset, **found} for found in _observations(stack, settings, dataset))
+
+
+def _observations(stack: Stack, settings: ProbeSettings, dataset: str) -> Iterator[dict[str, Any]]:
     ceiling = settings.ablations.ceiling
     depths = min(ceiling.depths, stack.block_size - 1, stack.weaver.weaver.config.K)
-    for place in with_progress(places_of(stack, settings), "ceiling", unit="places"):
+    for place in with_progress(places_of(stack, settings, dataset), f"ceiling, {dataset}", unit="places"):
         draft = draft_behind(stack, place.text)
         at_depths = sampled_prefixes(
             stack.target,
@@ -72,13 +78,13 @@ def probe(stack: Stack, settings: ProbeSettings) -> Iterator[dict[str, Any]]:
             yield from ({**at, **found} for found in acceptances(stack, draft, prefixes))
 
 
-def places_of(stack: Stack, settings: ProbeSettings) -> list[Place]:
+def places_of(stack: Stack, settings: ProbeSettings, dataset: str) -> list[Place]:
     """Anchors in the target's own text of the test prompts; fewer than asked for where the texts are too short."""
-    wanted, ablations = settings.ablations.ceiling.places, settings.ablations
-    prompts = load_prompts(ablations.dataset, "test", Path(settings.stack.path) / "prompts", wanted)
+    wanted = settings.ablations.ceiling.places
+    prompts = load_prompts(dataset, "test", Path(settings.stack.path) / "prompts", wanted)
     anchors = [
         (prompt.id, text)
-        for index, prompt in enumerate(with_progress(prompts, "ceiling, texts"))
+        for index, prompt in enumerate(with_progress(prompts, f"ceiling, texts of {dataset}"))
         for text in _texts(stack, prompt, settings, index, share=len(range(index, wanted, len(prompts))))
     ]
     return [Place(index, prompt_id, text) for index, (prompt_id, text) in enumerate(anchors)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -40,20 +42,20 @@ PANELS = {
 
 
 def table(data: AblationData) -> pd.DataFrame:
-    """A row per depth and drafter: mean over places, intervals from a bootstrap over places.
+    """A row per dataset, depth and drafter: mean over places, intervals from a bootstrap over places.
 
     above_ceiling and above_best_factorised are paired differences, place by place, from the estimate of the bound that
     is too high (fitted and judged on the same samples): what passes it passes the bound.
     """
     settings = data.probe[0].settings
-    origin = {"stack": settings.stack.name, "dataset": settings.ablations.dataset, "temperature": TEMPERATURE}
+    origin = {"stack": settings.stack.name, "temperature": TEMPERATURE}
     rows = []
-    for depth, at_depth in probe_table(data.probe).groupby("depth"):
+    for (dataset, depth), at_depth in probe_table(data.probe).groupby(["dataset", "depth"], sort=False):
         by_place = at_depth.pivot(index="place", columns="drafter")
         accepted, same, samples = (by_place[name] for name in ("acceptance", "acceptance_same_samples", "samples"))
         for drafter in STYLES:
             found = accepted[drafter].to_numpy()
-            row = {**origin, "depth": depth, "drafter": drafter, "places": len(found)}
+            row = {**origin, "dataset": dataset, "depth": depth, "drafter": drafter, "places": len(found)}
             row |= {"samples": int(samples[drafter].sum()), **_with_interval("acceptance", found)}
             row["acceptance_same_samples"] = float(same[drafter].mean())
             for bound in BOUNDS:
@@ -64,38 +66,43 @@ def table(data: AblationData) -> pd.DataFrame:
 
 def note(data: AblationData) -> str:
     """Small print of the figure."""
-    found, settings = probe_table(data.probe), data.probe[0].settings
-    split = found[found["drafter"] == "ceiling"]
-    gap = (split["acceptance_same_samples"] - split["acceptance"]).mean()
-    places, texts = found["place"].nunique(), found["prompt_id"].nunique()
+    found, ceiling = probe_table(data.probe), data.probe[0].settings.ablations.ceiling
+    places = found.groupby("dataset", sort=False)["place"].nunique()
+    oracle = found[found["drafter"] == "ceiling"]
+    gaps = (oracle["acceptance_same_samples"] - oracle["acceptance"]).groupby(oracle["dataset"], sort=False).mean()
     what = (
-        f"n = {places} places in {texts} texts of {settings.ablations.dataset}, T = {TEMPERATURE:g}, "
-        f"{settings.ablations.ceiling.samples} samples each.\n"
+        f"n = {_listed(places, 'd')} places, T = {TEMPERATURE:g}, {ceiling.samples} samples each.\n"
         "Bands: 95 % percentile intervals, bootstrap over places, 10,000 draws.\n"
-        "Oracles: fitted on half of the samples, judged on the others; on the same samples the ceiling is "
-        f"{gap:.4f} higher."
+        "Oracles: fitted on half of the samples, judged on the others; on the same samples the ceiling is higher by "
+        f"{_listed(gaps, '.4f')}."
     )
     return probe_note(data.probe, what)
 
 
 def figure(table: pd.DataFrame, note: str) -> Figure:
-    """Acceptance of sampling, acceptance of the likeliest token, and what Weaver has above the two bounds."""
-    depths = int(table["depth"].max())
+    """By dataset: acceptance of sampling, of the likeliest token, and what Weaver has above the two bounds."""
+    depths, datasets = int(table["depth"].max()), list(table["dataset"].unique())
     with house_style():
-        figure, panels = new_figure(1, len(PANELS) + 1, note)
-        for axes, (title, drafters) in zip(panels[0], PANELS.items(), strict=False):
-            for drafter in drafters:
-                rows = table[table["drafter"] == drafter]
-                _line(axes, rows, "acceptance", STYLES[drafter], STYLES[drafter.removesuffix("_argmax")].label)
-            axes.set_title(title, loc="left")
-            axes.set_ylim(0, 1.02)
-        panels[0][0].set_ylabel("acceptance")
-        _differences(panels[0][-1], table[table["drafter"] == "weaver"])
-        for axes in panels[0]:
+        figure, panels = new_figure(len(datasets), len(PANELS) + 1, note)
+        for line, dataset in zip(panels, datasets, strict=True):
+            _of_dataset(line, table[table["dataset"] == dataset])
+            line[0].set_ylabel(f"{dataset}: acceptance")
+            for axes in line:
+                axes.xaxis.set_major_locator(FixedLocator(range(1, depths + 1, 1 + depths // TICKS)))
+        for axes in panels[-1]:
             axes.set_xlabel("depth")
-            axes.xaxis.set_major_locator(FixedLocator(range(1, depths + 1, 1 + depths // TICKS)))
-        figure_legend(figure, [panels[0][: len(PANELS)]])
+        figure_legend(figure, [line[: len(PANELS)] for line in panels])
     return figure
+
+
+def _of_dataset(line: Sequence[Axes], rows: pd.DataFrame) -> None:
+    for axes, (title, drafters) in zip(line, PANELS.items(), strict=False):
+        for drafter in drafters:
+            label = STYLES[drafter.removesuffix("_argmax")].label
+            _line(axes, rows[rows["drafter"] == drafter], "acceptance", STYLES[drafter], label)
+        axes.set_title(title, loc="left")
+        axes.set_ylim(0, 1.02)
+    _differences(line[-1], rows[rows["drafter"] == "weaver"])
 
 
 def _differences(axes: Axes, weaver: pd.DataFrame) -> None:
@@ -104,13 +111,17 @@ def _differences(axes: Axes, weaver: pd.DataFrame) -> None:
         _line(axes, weaver, f"above_{bound}", STYLES[bound], STYLES[bound].label)
     axes.axhline(0, color="#444444", linewidth=0.8)
     axes.set_title("Weaver less the bound", loc="left")
-    axes.set_ylabel("difference of acceptance")
 
 
 def _line(axes: Axes, rows: pd.DataFrame, column: str, style: MethodStyle, label: str) -> None:
     axes.plot(rows["depth"], rows[column], label=label, **style.of_lines)
     low, high = rows[f"{column}_low"], rows[f"{column}_high"]
     axes.fill_between(rows["depth"], low, high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def _listed(values: pd.Series, form: str) -> str:
+    """A value per dataset, in words."""
+    return ", ".join(f"{value:{form}} ({dataset})" for dataset, value in values.items())
 
 
 def _with_interval(name: str, values: Array) -> dict[str, float]:

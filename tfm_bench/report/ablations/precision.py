@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.typing import LineStyleType
 from matplotlib.ticker import MaxNLocator
 
 from tfm_bench.config import METHODS
@@ -32,7 +33,7 @@ COLUMNS = [
 REFERENCE = "float32"
 DTYPES = (REFERENCE, "bfloat16")
 COLOURS = {"float32": "#0072B2", "bfloat16": "#D55E00"}
-LINES = {"replay": ("-", "o"), "fold": ("--", "^")}
+LINES: dict[str, tuple[LineStyleType, str]] = {"replay": ("-", "o"), "fold": ("--", "^")}
 PLACE = ["dataset", "prompt", "repeat"]
 OFFSET = 0.12
 
