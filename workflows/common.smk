@@ -16,19 +16,18 @@ from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 
-TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
-FIGURES = (
-    "speedup_by_dataset",
-    "speedup_by_budget",
-    "noise_floor",
-    "acceptance_by_budget",
-    "acceptance_by_depth",
-    "accepted_length_histogram",
-    "example_tree",
-    "stage_times",
-)
+TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)
-KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
+# By category of report.html, in its order.
+FIGURES = {
+    "Speedup": ("speedup_by_dataset", "speedup_by_budget"),
+    "Acceptance": ("acceptance_by_budget", "acceptance_by_depth", "accepted_length_histogram"),
+    "Stage times": ("stage_times",),
+    "Kernels": ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory"),
+    "Ablations": (),  # those that the configuration lists
+    "Noise": ("noise_floor",),
+    "Example": ("example_tree",),
+}
 
 
 def stop(error, code=1):
@@ -40,7 +39,9 @@ def stop(error, code=1):
 def suite_outputs(suite):
     """Everything that a run of the suite leaves."""
     ablations = [file for name in CONFIGS[suite].ablations.run for file in ablation_outputs(suite, name)]
-    return [f"results/{suite}decode.csv", *shown(suite, TABLES, FIGURES), *kernel_outputs(suite), *ablations]
+    figures = [name for category, names in FIGURES.items() if category != "Kernels" for name in names]
+    files = [f"results/{suite}decode.csv", f"results/{suite}report.html", *shown(suite, TABLES, figures)]
+    return [*files, *kernel_outputs(suite), *ablations]
 
 
 def ablation_outputs(suite, ablation):
@@ -65,6 +66,26 @@ def ablation_files(wildcards):
     except UserError as error:
         stop(error)
     return [*files, *control_files(config.stack)]
+
+
+def claims_inputs(wildcards):
+    """Where claims are measured, by the names of tfm_bench.report.claim_measures."""
+    results = f"results/{wildcards.suite}"
+    files = {
+        "decode": f"{results}decode.csv",
+        "headline": f"{results}tables/headline.csv",
+        "acceptance_ratio": f"{results}tables/acceptance_ratio.csv",
+        "gdn_verify": f"{results}gdn_verify.csv",
+        "claims_probe": f"{results}raw/claims.jsonl",
+    }
+    if "ceiling" in CONFIGS[wildcards.suite].ablations.run:
+        files["ablation_ceiling"] = f"{results}ablation_ceiling.csv"
+    return files
+
+
+def claims_params(wildcards):
+    """The slice of the configuration that watching rounds depends on."""
+    return probe_settings(CONFIGS[wildcards.suite], "claims").model_dump()
 
 
 def ablation_params(wildcards):
@@ -92,7 +113,7 @@ def ablation_versions(wildcards):
 def kernel_outputs(suite):
     """What the kernel benchmark leaves."""
     files = [f"results/{suite}gdn_verify.csv", f"results/{suite}checks/roofline.csv"]
-    return [*files, *shown(suite, KERNEL_TABLES, KERNEL_FIGURES)]
+    return [*files, *shown(suite, KERNEL_TABLES, FIGURES["Kernels"])]
 
 
 def shown(suite, tables, figures):
