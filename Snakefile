@@ -50,12 +50,14 @@ wildcard_constraints:
     dataset=r"[a-z0-9_-]+",
     temperature=r"\d{3,4}",
     repeat=r"\d+",
+    ablation="|".join(ABLATIONS),
 
 
 include: "workflows/decode.smk"
 include: "workflows/analysis.smk"
 include: "workflows/report.smk"
 include: "workflows/kernels.smk"
+include: "workflows/ablations.smk"
 include: "workflows/gates.smk"
 include: "workflows/checkpoints.smk"
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from tfm_bench.ablation_config import AblationsConfig
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import KernelsConfig, RecordedTreesConfig
@@ -19,6 +20,9 @@ from tfm_bench.stack_config import STATE_STORING as STATE_STORING
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
 METHODS: tuple[Method, ...] = get_args(Method)
+DEFAULT_VARIANT = "default"
+# Token-identical to plain decoding; equal to it in law; and two samplers of the field that are neither.
+Rule = Literal["sample_match", "traversal", "traversal_fixed_order", "traversal_no_residual"]
 STAGES = ("draft", "tree", "verify", "accept", "commit")
 TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
 SPLITS = ("dev", "test")
@@ -46,6 +50,7 @@ class Config(Strict):
     repeats: Count
     seed: Annotated[int, Field(ge=0)]
     kernels: KernelsConfig
+    ablations: AblationsConfig
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,8 +68,21 @@ class Config(Strict):
         return self
 
 
+class ArmSettings(Strict):
+    """One arm of an ablation's cell. variant: what is changed in the stack for it, see tfm_bench.variants."""
+
+    method: Method
+    budget: Annotated[int, Field(ge=0, le=1024)] = 0
+    expansion_width: Annotated[int, Field(ge=0)] = 0
+    variant: Slug = DEFAULT_VARIANT
+
+
 class CellSettings(Strict):
-    """What one measuring process needs: the slice of the configuration that a cell depends on."""
+    """What one measuring process needs: the slice of the configuration that a cell depends on.
+
+    arms: those of an ablation besides `ar`; without any, methods x budgets. prompt_tokens: length to which prompts are
+    brought by other prompts in front of them; None leaves them as they are. staged: whether stage times are measured.
+    """
 
     stack: StackConfig
     dataset: Slug
@@ -77,6 +95,9 @@ class CellSettings(Strict):
     expansion_width: Count | Literal["auto"]
     max_new_tokens: int
     seed: int
+    arms: list[ArmSettings] = Field(default=[])
+    prompt_tokens: Count | None = None
+    staged: bool = True
 
 
 class TreeSettings(Strict):
@@ -176,6 +197,11 @@ def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
         packaged_file(dataset)
         return files
     return [*files, str(_prompt_file(root / "prompts", dataset, split))]
+
+
+def control_files(stack: StackConfig) -> list[str]:
+    """Weavers of the stack that were trained for an ablation; a stack may have none."""
+    return [str(path) for path in sorted(Path(stack.path).glob("controls/*/*")) if path.is_file()]
 
 
 def is_packaged(stack: StackConfig, dataset: str) -> bool:

@@ -6,8 +6,8 @@ clock, and no baseline runs slower code than the method that it is compared with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from tfm_bench.config import METHODS
+from tfm_bench.config import DEFAULT_VARIANT, METHODS
 from tfm_bench.drafting.chain import build_chain
 from tfm_bench.drafting.ddtree import build_ddtree
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
@@ -26,16 +26,21 @@ from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_files import load_weaver
 from tfm_bench.tree import TokenTree
-from tfm_bench.verification.sample_match import KeyedNoise, accept, draw
+from tfm_bench.verification.rules import SAMPLE_MATCH, Rule
+from tfm_bench.verification.sample_match import Acceptance, KeyedNoise, draw
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A method with its settings. budget: draft nodes without the anchor; expansion_width: nodes per Weaver call."""
+    """A method with its settings. budget: draft nodes without the anchor; expansion_width: nodes per Weaver call.
+
+    variant: what an ablation changes in the stack for this arm, a name that tfm_bench.variants knows.
+    """
 
     method: str
     budget: int = 0
     expansion_width: int = 0
+    variant: str = DEFAULT_VARIANT
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -46,16 +51,54 @@ class Arm:
             raise UserError(f"expansion_width: found {self.expansion_width}; tfm accepts 1 or more")
 
 
+class Draft(NamedTuple):
+    """What the tree of one round is built from.
+
+    anchor: last emitted token, at absolute `position`; target_hidden [H] of the target where the anchor was drawn,
+    after the final norm; hidden [D, H] and logits [D, V] of the drafter, row d for depth d + 1. noise: that of the
+    target's draws; a builder that draws itself takes another seed.
+    """
+
+    anchor: int
+    position: int
+    target_hidden: Tensor
+    hidden: Tensor
+    logits: Tensor
+    noise: KeyedNoise
+
+
+Builder = Callable[["Stack", Arm, Draft], TokenTree]
+Observer = Callable[["Draft | None", TokenTree, TargetOutput, Acceptance], None]
+
+
+def _build_weaver_tree(stack: Stack, arm: Arm, draft: Draft) -> TokenTree:
+    width = min(arm.expansion_width, arm.budget)
+    return stack.weaver.build(draft.anchor, draft.target_hidden, draft.hidden, draft.logits, arm.budget, width)
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "dflash_chain": lambda _, arm, draft: build_chain(draft.anchor, draft.logits, arm.budget),
+    "ddtree": lambda _, arm, draft: build_ddtree(draft.anchor, draft.logits, arm.budget),
+    "tfm": _build_weaver_tree,
+}
+
+
 @dataclass(frozen=True)
 class Stack:
-    """A target with its drafter and Weaver, ready to decode one sequence at a time."""
+    """A target with its drafter and Weaver, ready to decode one sequence at a time.
 
-    name: str
+    directory: where it was loaded from; builders: method -> what builds its trees; rule: which drafts of a verified
+    tree are accepted.
+    """
+
+    directory: Path
     target: Target
     drafter: DrafterRuntime
     weaver: WeaverRuntime
     tokenizer: PreTrainedTokenizerBase | None
     stop_ids: frozenset[int]
+    builders: Mapping[str, Builder] = field(default_factory=lambda: BUILDERS)
+    rule: Rule = SAMPLE_MATCH
 
     @property
     def block_size(self) -> int:
@@ -65,7 +108,7 @@ class Stack:
     @property
     def gdn_implementation(self) -> str:
         """What runs the target's Gated-DeltaNet layers: torch, compiled or triton."""
-        return self.target.kernels.name
+        return self.target.gdn_implementation
 
     @property
     def device(self) -> torch.device:
@@ -88,7 +131,7 @@ class Stack:
         _check_fit(directory, target, drafter, weaver)
         runtime = WeaverRuntime(weaver, target.embedding, target.head.weight)
         tokenizer = _load_tokenizer(directory / "target")
-        return cls(directory.name, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
+        return cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
 
 
 def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver) -> None:
@@ -125,16 +168,19 @@ def generate(
     seed: int,
     max_new_tokens: int,
     staged: bool = False,
+    observer: Observer | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
 ) -> Generation:
-    """Decodes one prompt; the tokens depend on prompt, temperature and seed, never on the arm.
+    """Decodes one prompt; with sample_match the tokens depend on prompt, temperature and seed, never on the arm.
 
-    on_tokens is handed what is new, after prefill and after every round; its own time counts as decoding. What it
-    raises ends the generation. Raises UserError for an empty prompt or max_new_tokens below 1.
+    observer: sees the draft (None in plain decoding), tree, target output and acceptance of every round, before the
+    commit; its time counts as accept. on_tokens is handed what is new, after prefill and after every round; its own time
+    counts as decoding. What either raises ends the generation. Raises UserError for an empty prompt or max_new_tokens
+    below 1.
     """
     if not prompt_ids or max_new_tokens < 1:
         raise UserError(f"found {len(prompt_ids)} prompt tokens and max_new_tokens {max_new_tokens}; 1 is the least")
-    sequence = _Sequence(stack, arm, len(prompt_ids) + max_new_tokens)
+    sequence = _Sequence(stack, arm, len(prompt_ids) + max_new_tokens, observer)
     noise = KeyedNoise(seed)
     clock = StageClock(staged, stack.device)
     start = clock.now()
@@ -196,8 +242,8 @@ class _Round(NamedTuple):
 class _Sequence:
     """Caches of one sequence and the rounds that advance it."""
 
-    def __init__(self, stack: Stack, arm: Arm, length: int) -> None:
-        self.stack, self.arm = stack, arm
+    def __init__(self, stack: Stack, arm: Arm, length: int, observer: Observer | None) -> None:
+        self.stack, self.arm, self.observer = stack, arm, observer
         self.drafts = arm.method != "ar" and arm.budget > 0
         horizon = stack.block_size - 1
         # Depth, not budget, bounds what the last round can emit beyond the limit.
@@ -223,27 +269,32 @@ class _Sequence:
 
     def round(self, anchor: int, temperature: float, noise: KeyedNoise, clock: StageClock) -> _Round:
         """One round."""
-        tree = self._propose(anchor, clock)
+        draft, tree = self._propose(anchor, noise, clock)
         output = self.stack.target.verify(self.state, tree)
         clock.lap("verify")
+        accept = self.stack.rule.accept
         outcome = accept(tree, output.logits, temperature=temperature, noise=noise, start=self.state.length)
+        if self.observer is not None:
+            self.observer(draft, tree, output, outcome)
         emitted = [*tree.tokens[outcome.path[1:]].tolist(), outcome.bonus]
         clock.lap("accept")
         self._commit(output, outcome.path)
         clock.lap("commit")
         return _Round(tree, emitted)
 
-    def _propose(self, anchor: int, clock: StageClock) -> TokenTree:
+    def _propose(self, anchor: int, noise: KeyedNoise, clock: StageClock) -> tuple[Draft | None, TokenTree]:
         if self.context is None or self.block is None:
-            return TokenTree.chain([anchor], [0.0])
+            return None, TokenTree.chain([anchor], [0.0])
+        assert self.target_hidden is not None, "prefill comes first"
         target, drafter = self.stack.target, self.stack.drafter
         self.block[0] = target.embed(torch.tensor([anchor]))[0]
         hidden = drafter.draft(self.context, self.block, self.state.length)
         logits = target.lm_head(hidden)
         clock.lap("draft")
-        tree = _BUILDERS[self.arm.method](self, anchor, hidden, logits)
+        draft = Draft(anchor, self.state.length, self.target_hidden, hidden, logits, noise)
+        tree = self.stack.builders[self.arm.method](self.stack, self.arm, draft)
         clock.lap("tree")
-        return tree
+        return draft, tree
 
     def _commit(self, output: TargetOutput, path: list[int]) -> None:
         start = self.state.length
@@ -256,16 +307,3 @@ class _Sequence:
         self.target_hidden = hidden
         if self.context is not None:
             self.stack.drafter.append(self.context, taps, start)
-
-    def weaver_tree(self, anchor: int, hidden: Tensor, logits: Tensor) -> TokenTree:
-        """Drafter hidden [D, H] and logits [D, V] -> the TfM tree."""
-        assert self.target_hidden is not None, "prefill comes first"
-        width = min(self.arm.expansion_width, self.arm.budget)
-        return self.stack.weaver.build(anchor, self.target_hidden, hidden, logits, self.arm.budget, width)
-
-
-_BUILDERS: dict[str, Callable[[_Sequence, int, Tensor, Tensor], TokenTree]] = {
-    "dflash_chain": lambda sequence, anchor, _, logits: build_chain(anchor, logits, sequence.arm.budget),
-    "ddtree": lambda sequence, anchor, _, logits: build_ddtree(anchor, logits, sequence.arm.budget),
-    "tfm": lambda sequence, anchor, hidden, logits: sequence.weaver_tree(anchor, hidden, logits),
-}

@@ -53,7 +53,7 @@ rule table_speedup:
         "results/{suite}decode.csv",
         checked="results/{suite}checks/invariants.csv",
     output:
-        csv=report("results/{suite}tables/speedup.csv", caption="report/speedup.rst", category="Speedup"),
+        csv="results/{suite}tables/speedup.csv",
         markdown="results/{suite}tables/speedup.md",
         latex="results/{suite}tables/speedup.tex",
     log:
@@ -73,7 +73,7 @@ rule table_headline:
         "results/{suite}decode.csv",
         checked="results/{suite}checks/invariants.csv",
     output:
-        csv=report("results/{suite}tables/headline.csv", caption="report/headline.rst", category="Speedup"),
+        csv="results/{suite}tables/headline.csv",
         markdown="results/{suite}tables/headline.md",
         latex="results/{suite}tables/headline.tex",
     log:
@@ -93,9 +93,7 @@ rule table_acceptance_ratio:
         "results/{suite}decode.csv",
         checked="results/{suite}checks/invariants.csv",
     output:
-        csv=report(
-            "results/{suite}tables/acceptance_ratio.csv", caption="report/acceptance_ratio.rst", category="Acceptance"
-        ),
+        csv="results/{suite}tables/acceptance_ratio.csv",
         markdown="results/{suite}tables/acceptance_ratio.md",
         latex="results/{suite}tables/acceptance_ratio.tex",
     log:
@@ -115,7 +113,7 @@ rule table_stage_times:
         "results/{suite}decode.csv",
         checked="results/{suite}checks/invariants.csv",
     output:
-        csv=report("results/{suite}tables/stage_times.csv", caption="report/stage_times.rst", category="Stage times"),
+        csv="results/{suite}tables/stage_times.csv",
         markdown="results/{suite}tables/stage_times.md",
         latex="results/{suite}tables/stage_times.tex",
     log:
@@ -127,3 +125,44 @@ rule table_stage_times:
         format=family_version("report.tables"),
     script:
         "scripts/table_stage_times.py"
+
+
+rule claims_probe:
+    """Watch real rounds for what the paper claims of every round."""
+    input:
+        ablation_files,
+    output:
+        "results/{suite}raw/claims.jsonl",
+    log:
+        "logs/{suite}claims_probe.log",
+    benchmark:
+        "logs/{suite}claims_probe.tsv"
+    conda:
+        "../environment.yml"
+    # All cores: nothing else may run beside a measurement.
+    threads: workflow.cores
+    resources:
+        gpu=1,
+    params:
+        version=[family_version(name) for name in ("measure.probes.claims", "measure.probe_records")],
+        settings=claims_params,
+    script:
+        "scripts/ablation_probe.py"
+
+
+rule claims:
+    """Every claim of the paper with its setting, what was measured here, and a verdict."""
+    input:
+        unpack(claims_inputs),
+        claims="workflows/claims.yaml",
+    output:
+        csv="results/{suite}claims.csv",
+        markdown="results/{suite}claims.md",
+    log:
+        "logs/{suite}claims.log",
+    conda:
+        "../environment.yml"
+    params:
+        version=[family_version(name) for name in ("report.claims", "report.claim_measures", "measure.statistics")],
+    script:
+        "scripts/claims.py"

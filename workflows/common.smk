@@ -1,14 +1,33 @@
 """Helper functions of the rules; no rule stands here."""
 
-from tfm_bench.config import cell_settings, kernel_settings, require_dev_split, splits_of, stack_files, tree_settings
+from tfm_bench.ablation_config import ABLATIONS
+from tfm_bench.ablations import CELLS, PROBED, ablation_points, probe_settings
+from tfm_bench.config import (
+    cell_settings,
+    control_files,
+    kernel_settings,
+    require_dev_split,
+    splits_of,
+    stack_files,
+    tree_settings,
+)
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
+from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 
-TABLES = ("speedup", "headline", "acceptance_ratio", "stage_times")
-FIGURES = ("speedup_by_dataset", "acceptance_by_budget")
+TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)
-KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
+# By category of report.html, in its order.
+FIGURES = {
+    "Speedup": ("speedup_by_dataset", "speedup_by_budget"),
+    "Acceptance": ("acceptance_by_budget", "acceptance_by_depth", "accepted_length_histogram"),
+    "Stage times": ("stage_times",),
+    "Kernels": ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory"),
+    "Ablations": (),  # those that the configuration lists
+    "Noise": ("noise_floor",),
+    "Example": ("example_tree",),
+}
 
 
 def stop(error, code=1):
@@ -19,13 +38,82 @@ def stop(error, code=1):
 
 def suite_outputs(suite):
     """Everything that a run of the suite leaves."""
-    return [f"results/{suite}decode.csv", *shown(suite, TABLES, FIGURES), *kernel_outputs(suite)]
+    ablations = [file for name in CONFIGS[suite].ablations.run for file in ablation_outputs(suite, name)]
+    figures = [name for category, names in FIGURES.items() if category != "Kernels" for name in names]
+    files = [f"results/{suite}decode.csv", f"results/{suite}report.html", *shown(suite, TABLES, figures)]
+    return [*files, *kernel_outputs(suite), *ablations]
+
+
+def ablation_outputs(suite, ablation):
+    """What one ablation leaves."""
+    name = f"ablation_{ablation}"
+    files = [f"results/{suite}{name}.csv", f"figures/{suite}{name}.pdf", f"figures/{suite}{name}.png"]
+    return [*files, *(f"results/{suite}tables/{name}.{suffix}" for suffix in ("md", "tex"))]
+
+
+def ablation_raw(wildcards):
+    """Records of an ablation: of its cells, of its probe, or of both."""
+    raw = f"results/{wildcards.suite}raw/ablations/{wildcards.ablation}"
+    kinds = {"decode": f"{raw}.jsonl"} if wildcards.ablation in CELLS else {}
+    return kinds | ({"probe": f"{raw}.probe.jsonl"} if wildcards.ablation in PROBED else {})
+
+
+def ablation_files(wildcards):
+    """Checkpoint and prompt files that an ablation reads."""
+    config = CONFIGS[wildcards.suite]
+    try:
+        files = stack_files(config.stack, dataset=config.ablations.dataset, split="test")
+    except UserError as error:
+        stop(error)
+    return [*files, *control_files(config.stack)]
+
+
+def claims_inputs(wildcards):
+    """Where claims are measured, by the names of tfm_bench.report.claim_measures."""
+    results = f"results/{wildcards.suite}"
+    files = {
+        "decode": f"{results}decode.csv",
+        "headline": f"{results}tables/headline.csv",
+        "acceptance_ratio": f"{results}tables/acceptance_ratio.csv",
+        "gdn_verify": f"{results}gdn_verify.csv",
+        "claims_probe": f"{results}raw/claims.jsonl",
+    }
+    if "ceiling" in CONFIGS[wildcards.suite].ablations.run:
+        files["ablation_ceiling"] = f"{results}ablation_ceiling.csv"
+    return files
+
+
+def claims_params(wildcards):
+    """The slice of the configuration that watching rounds depends on."""
+    return probe_settings(CONFIGS[wildcards.suite], "claims").model_dump()
+
+
+def ablation_params(wildcards):
+    """The cells of an ablation."""
+    points = ablation_points(CONFIGS[wildcards.suite], wildcards.ablation)
+    return {name: settings.model_dump() for name, settings in points.items()}
+
+
+def probe_params(wildcards):
+    """The slice of the configuration that a probe depends on."""
+    return probe_settings(CONFIGS[wildcards.suite], wildcards.ablation).model_dump()
+
+
+def probe_versions(wildcards):
+    """Raised where what a probe measures changes."""
+    return [family_version(f"measure.probes.{wildcards.ablation}"), family_version("measure.probe_records")]
+
+
+def ablation_versions(wildcards):
+    """Raised where a table or figure changes."""
+    shared = ("report.ablation_rows", "report.arms", "measure.statistics", "report.tables")
+    return [family_version(name) for name in (f"report.ablations.{wildcards.ablation}", *shared)]
 
 
 def kernel_outputs(suite):
     """What the kernel benchmark leaves."""
     files = [f"results/{suite}gdn_verify.csv", f"results/{suite}checks/roofline.csv"]
-    return [*files, *shown(suite, KERNEL_TABLES, KERNEL_FIGURES)]
+    return [*files, *shown(suite, KERNEL_TABLES, FIGURES["Kernels"])]
 
 
 def shown(suite, tables, figures):
@@ -89,6 +177,21 @@ def tree_files(wildcards):
 def tree_params(wildcards):
     """The slice of the configuration that recorded trees depend on."""
     return tree_settings(CONFIGS[wildcards.suite]).model_dump()
+
+
+def example_files(wildcards):
+    """Checkpoint and prompt files that the example tree comes from."""
+    config = CONFIGS[wildcards.suite]
+    settings = example_settings(config)
+    try:
+        return stack_files(config.stack, dataset=settings.dataset, split=settings.split)
+    except UserError as error:
+        stop(error)
+
+
+def example_params(wildcards):
+    """The slice of the configuration that the example tree depends on."""
+    return example_settings(CONFIGS[wildcards.suite]).model_dump()
 
 
 def kernel_params(wildcards):

@@ -36,3 +36,17 @@ onstart:
 onerror:
     if "baseline" in config and not is_regression(Path("results/tables/regression.csv")):
         sys.exit(EXIT_TOOL_ERROR)
+
+
+rule check_expected:
+    """Which figures of this run moved beyond their intervals against results/expected."""
+
+    # No input: it compares what is there, so that another machine's run is not made anew to be looked at.
+    log:
+        "logs/check_expected.log",
+    conda:
+        "../environment.yml"
+    params:
+        table="results/checks/expected.csv",
+    script:
+        "scripts/check_expected.py"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ class WeaverTables(ctypes.Structure):
 class DraftInputs(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("anchor", "depths", "budget", "width")),
-        *((name, ctypes.c_void_p) for name in ("target_hidden", "draft_hidden", "draft_logits")),
+        *((name, ctypes.c_void_p) for name in ("target_hidden", "draft_hidden", "draft_logits", "round_ms")),
     )
 
 
@@ -108,16 +108,30 @@ class CompiledWeaverTree:
                 raise ValueError(f"expected contiguous fp32 {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
 
     def grow(
-        self, *, anchor: int, target_hidden: Tensor, draft_hidden: Tensor, draft_logits: Tensor, budget: int, width: int
+        self,
+        *,
+        anchor: int,
+        target_hidden: Tensor,
+        draft_hidden: Tensor,
+        draft_logits: Tensor,
+        budget: int,
+        width: int,
+        round_ms: Sequence[float] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, int]:
         """tokens, parents [budget + 1] int64, edge log-probabilities [budget + 1] fp32 and the number of nodes.
 
         target_hidden [H], draft_hidden [D, H], draft_logits [D, V], contiguous fp32 on the CPU, D at most K;
-        budget >= 0, width >= 1. Rows beyond the number of nodes are padding under the anchor.
+        budget >= 0, width >= 1. Rows beyond the number of nodes are padding under the anchor. round_ms [budget + 1],
+        milliseconds of a round by its drafts: growth ends with the first call whose nodes do not increase the expected
+        tokens per millisecond, and without them.
         """
         inputs = (target_hidden, draft_hidden, draft_logits)
         self._check(anchor, *inputs)
-        request = DraftInputs(anchor, draft_hidden.shape[0], budget, width, *(x.data_ptr() for x in inputs))
+        if round_ms is not None and len(round_ms) != budget + 1:
+            raise ValueError(f"{len(round_ms)} round times for trees of 0 to {budget} drafts")
+        costs = None if round_ms is None else (ctypes.c_double * (budget + 1))(*round_ms)
+        pointers = (*(x.data_ptr() for x in inputs), costs and ctypes.addressof(costs))
+        request = DraftInputs(anchor, draft_hidden.shape[0], budget, width, *pointers)
         tokens, parents = torch.empty(2, budget + 1, dtype=torch.int64)
         edges = torch.empty(budget + 1)
         outputs = (ctypes.c_void_p(x.data_ptr()) for x in (tokens, parents, edges))

@@ -35,6 +35,7 @@ extern "C" struct WeaverTables {
 extern "C" struct DraftInputs {
     int64_t anchor, depths, budget, width;
     const float *target_hidden, *draft_hidden, *draft_logits;
+    const double* round_ms;  // [budget + 1] or null: growth never stops before the budget
 };
 
 namespace {
@@ -141,8 +142,10 @@ class Growth {
         const int64_t calls = (in.budget + in.width - 1) / in.width;
         std::vector<int64_t> batch{0};
         if (calls) write_prefix();
+        double emitted = 1;
         for (int64_t call = 1; call <= calls; ++call) {
             expand(batch);
+            const int64_t before = size;
             const int64_t end = call < calls ? size + in.width : in.budget + 1;
             batch.clear();
             for (; size < end && !frontier.empty(); ++size) {
@@ -150,6 +153,7 @@ class Growth {
                 frontier.pop();
                 if (depths[size] < in.depths) batch.push_back(size);
             }
+            if (in.round_ms && !pays(before, size, emitted)) return before;
         }
         return size;
     }
@@ -168,6 +172,15 @@ class Growth {
     std::vector<float> x, n, qkv, attended, inner, logits, weights;
     std::vector<int64_t> seen;
     std::vector<int32_t> sort_keys;
+
+    // Whether expected tokens per millisecond increase with the nodes from `before` on; `emitted` counts them then.
+    bool pays(int64_t before, int64_t size, double& emitted) const {
+        double more = emitted;
+        for (int64_t i = before; i < size; ++i) more += std::exp(scores[i]);
+        if (more / in.round_ms[size - 1] <= emitted / in.round_ms[before - 1]) return false;
+        emitted = more;
+        return true;
+    }
 
     void place(int64_t slot, const Entry& entry) {
         tokens[slot] = entry.token, parents[slot] = entry.parent, edges[slot] = entry.edge;

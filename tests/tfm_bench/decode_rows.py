@@ -42,7 +42,13 @@ def decode_rows(datasets=("math", "code"), temperatures=(0.0, 1.0), repeats=2, p
         rows.append(
             {
                 **{"stack": "tiny", "repeat": repeat, "split": split, "dataset": dataset, "temperature": temperature},
-                **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": width},
+                **{
+                    "prompt": prompt,
+                    "method": method,
+                    "budget": budget,
+                    "expansion_width": width,
+                    "variant": "default",
+                },
                 **{"control": control, "status": "ok", "reason": None},
                 **{"verify_width": budget + 1, "tokens": ROUNDS * (accepted + 1), "rounds": ROUNDS},
                 **{"accepted_drafts_sum": ROUNDS * accepted, "prefill_ms": 5.0},

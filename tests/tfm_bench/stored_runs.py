@@ -18,6 +18,7 @@ def decode_rows(seed: int = 0) -> pd.DataFrame:
         {
             **{"stack": "tiny", "repeat": repeat, "split": split, "dataset": dataset, "temperature": 1.0},
             **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": int(method == "tfm")},
+            "variant": "default",
             **{"control": control, "status": "ok", "reason": None, "tokens": ROUNDS * (DRAFTS[method] + 1)},
             "rounds": ROUNDS,
             "decode_ms": ROUNDS * ROUND_MS[method] * (1 + 0.1 * prompt) * rng.normal(1, NOISE),

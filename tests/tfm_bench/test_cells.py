@@ -37,7 +37,7 @@ def test_every_record_has_its_rounds_beside_it(cells, stack_folder):
     output = stack_folder / "cell.jsonl"
     cells.decode_cell(settings_for(stack_folder), output)
     records, rounds = read_records(output), read_rounds(rounds_path(output))
-    place = {"prompt", "method", "budget", "expansion_width", "control"}
+    place = {"prompt", "method", "budget", "expansion_width", "variant", "control"}
     assert [r.model_dump(include=place) for r in records] == [r.model_dump(include=place) for r in rounds]
     for record, its in zip(records, rounds, strict=True):
         assert sum(its.accepted) + record.rounds == record.tokens
@@ -73,7 +73,9 @@ def test_what_the_first_run_of_an_arm_costs_is_told_apart(cells, stack_folder, m
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     origin = read_records(stack_folder / "cell.jsonl")[0].provenance
     assert 7 * 0.015 < origin.jit_s <= origin.warmup_s
-    assert re.search(r"math T=1 repeat 0: warm after 0\.[1-9] s, 0\.[1-9] s of them in first", capsys.readouterr().err)
+    assert re.search(
+        r"math T=1 float32 repeat 0: warm after 0\.[1-9] s, 0\.[1-9] s of them in first", capsys.readouterr().err
+    )
 
 
 def test_stage_times_come_from_a_second_run_of_the_reported_split(cells, stack_folder):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.tfm_bench.tiny_stack import random_stack
-from tfm_bench import engine
 from tfm_bench.engine import Arm, _Sequence
 from tfm_bench.generation import StageClock
 from tfm_bench.verification.sample_match import KeyedNoise
@@ -20,24 +19,10 @@ ARMS = [Arm("ddtree", 90), Arm("tfm", 90, 8)]
 each_arm = pytest.mark.parametrize("arm", ARMS, ids=["ddtree", "tfm"])
 
 
-@pytest.fixture
-def accepted(monkeypatch):
-    """(path, width of its tree) of every round."""
-    rounds, accept = [], engine.accept
-
-    def recorded(tree, *arguments, **options):
-        outcome = accept(tree, *arguments, **options)
-        rounds.append((outcome.path, tree.width))
-        return outcome
-
-    monkeypatch.setattr(engine, "accept", recorded)
-    return rounds
-
-
 @torch.inference_mode()
-def texts(stack, arm):
+def texts(stack, arm, observer=None):
     """The sequence and its whole text (prompt, tokens, the next anchor last), after the prefill and every round."""
-    sequence = _Sequence(stack, arm, len(PROMPT) + NEW_TOKENS)
+    sequence = _Sequence(stack, arm, len(PROMPT) + NEW_TOKENS, observer)
     text = [*PROMPT, sequence.prefill(PROMPT, TEMPERATURE, NOISE)]
     yield sequence, text
     while len(text) < len(PROMPT) + NEW_TOKENS:
@@ -54,7 +39,7 @@ def context_rows(sequence):
 
 def assert_as_if_prefilled(sequence, text):
     """Drafter context, target hidden and the last draw are those of a sequence whose prompt is the text so far."""
-    fresh = _Sequence(sequence.stack, sequence.arm, len(text))
+    fresh = _Sequence(sequence.stack, sequence.arm, len(text), None)
     assert fresh.prefill(text[:-1], TEMPERATURE, NOISE) == text[-1]
     assert sequence.context.length == sequence.state.length == len(text) - 1
     actual, expected = ((*context_rows(s), s.target_hidden) for s in (sequence, fresh))
@@ -63,8 +48,13 @@ def assert_as_if_prefilled(sequence, text):
 
 @pytest.mark.parametrize("kind", ["hybrid", "dense"])
 @each_arm
-def test_every_round_leaves_the_features_of_the_whole_text(kind, arm, accepted):
-    for sequence, text in texts(random_stack(kind), arm):
+def test_every_round_leaves_the_features_of_the_whole_text(kind, arm):
+    accepted = []
+
+    def observer(_draft, tree, _output, outcome):
+        accepted.append((outcome.path, tree.width))
+
+    for sequence, text in texts(random_stack(kind), arm, observer):
         assert_as_if_prefilled(sequence, text)
     # Only such paths tell the rows of a path from the first rows, and its last node from the last row.
     assert any(path != list(range(len(path))) for path, _ in accepted)

@@ -8,10 +8,11 @@ import pytest
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.colors import to_rgb
 
+from tests.tfm_bench.figure_files import assert_reproducible_truetype
 from tfm_bench.config import METHODS
 from tfm_bench.report.figures.acceptance_by_budget import figure_acceptance_by_budget, plotted_acceptance
 from tfm_bench.report.figures.speedup_by_dataset import figure_speedup_by_dataset, plotted_speedups
-from tfm_bench.report.style import METHOD_STYLES, measured_note, save_figure
+from tfm_bench.report.style import METHOD_STYLES, measured_note
 
 BUDGETS = [8, 16, 32, 64]
 ACCEPTED = {"ar": 0, "dflash_chain": 2, "ddtree": 3, "tfm": 5}
@@ -21,7 +22,13 @@ def headline() -> pd.DataFrame:
     rows = [
         {
             **{"stack": "tiny", "dataset": dataset, "temperature": temperature, "method": method, "budget": 16},
-            **{"expansion_width": 0, "prompts": 16, "baseline": baseline, "prompt_selection": selection},
+            **{
+                "expansion_width": 0,
+                "variant": "default",
+                "prompts": 16,
+                "baseline": baseline,
+                "prompt_selection": selection,
+            },
             "degenerate_prompts": int(selection == "all" and dataset == "code"),
             **{"noise_low": 0.97, "noise_high": 1.02, "status": "ok"},
             **{"speedup": 1.0 + rank + (selection == "all") / 2, "speedup_low": 0.9 + rank, "speedup_high": 1.2 + rank},
@@ -41,7 +48,14 @@ def decode() -> pd.DataFrame:
     rows = [
         {
             **{"stack": "tiny", "split": split, "dataset": dataset, "temperature": temperature, "repeat": repeat},
-            **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "verify_width": budget + 1},
+            **{
+                "prompt": prompt,
+                "method": method,
+                "budget": budget,
+                "expansion_width": 0,
+                "variant": "default",
+                "verify_width": budget + 1,
+            },
             **{"rounds": 10, "accepted_drafts_sum": 10 * ACCEPTED[method] + prompt * budget // 16},
             **{"degenerate": False, "lossless": True, "control": False, "status": "ok"},
             **{
@@ -147,17 +161,14 @@ def test_the_note_says_device_date_n_and_interval():
         assert part in note
 
 
-@pytest.mark.parametrize("draw", ["speedup", "acceptance"])
+def draw_speedup():
+    return figure_speedup_by_dataset(plotted_speedups(headline()), measured_note(decode()))
+
+
+def draw_acceptance():
+    return figure_acceptance_by_budget(plotted_acceptance(decode()), measured_note(decode()))
+
+
+@pytest.mark.parametrize("draw", [draw_speedup, draw_acceptance])
 def test_files_are_reproducible_and_embed_truetype(tmp_path, draw):
-    contents = []
-    for name in ("first", "second"):
-        if draw == "speedup":
-            figure = figure_speedup_by_dataset(plotted_speedups(headline()), measured_note(decode()))
-        else:
-            figure = figure_acceptance_by_budget(plotted_acceptance(decode()), measured_note(decode()))
-        pdf, png = tmp_path / f"{name}.pdf", tmp_path / f"{name}.png"
-        save_figure(figure, pdf=pdf, png=png)
-        contents.append((pdf.read_bytes(), png.read_bytes()))
-    assert contents[0] == contents[1]
-    assert b"/Subtype /Type0" in contents[0][0]
-    assert b"/Type3" not in contents[0][0]
+    assert_reproducible_truetype(draw, tmp_path)

@@ -32,7 +32,14 @@ def generations(draw, prompt: int, method: str, budget: int, control: bool):
         times = st.lists(st.floats(0.01, 50.0), min_size=count, max_size=count)
         stages = {stage: draw(times) for stage in (*STAGES, "other")}
     rounds = RoundsRecord.model_construct(
-        **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "control": control},
+        **{
+            "prompt": prompt,
+            "method": method,
+            "budget": budget,
+            "expansion_width": 0,
+            "variant": "default",
+            "control": control,
+        },
         accepted=accepted,
         verify_width=[budget + 1] * count,
         depth=depths,
@@ -41,7 +48,14 @@ def generations(draw, prompt: int, method: str, budget: int, control: bool):
     )
     drafts = sum(accepted)
     record = DecodeRecord.model_construct(
-        **{"prompt": prompt, "method": method, "budget": budget, "expansion_width": 0, "control": control},
+        **{
+            "prompt": prompt,
+            "method": method,
+            "budget": budget,
+            "expansion_width": 0,
+            "variant": "default",
+            "control": control,
+        },
         **{"status": "ok", "reason": None, "tokens_sha256": "text", "lossless": True, "first_divergence": None},
         **{"verify_width": budget + 1, "tokens": drafts + count, "rounds": count, "accepted_drafts_sum": drafts},
         **{"accepted_drafts": drafts / count, "acceptance_length": (drafts + count) / count},

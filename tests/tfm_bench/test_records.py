@@ -14,7 +14,7 @@ from tfm_bench.measure.records import DecodeRecord, decode_table, read_decode_ta
 from tfm_bench.measure.rounds import RoundsRecord, read_rounds, rounds_path
 
 FAILED = {"status": "failed", "reason": "RuntimeError: no memory"}
-ROUNDS = {"prompt": 0, "method": "tfm", "budget": 8, "expansion_width": 1, "control": False}
+ROUNDS = {"prompt": 0, "method": "tfm", "budget": 8, "expansion_width": 1, "variant": "default", "control": False}
 LISTS = {"accepted": [2, 0], "verify_width": [9, 9], "depth": [3, 3], "spine": [1, 0]}
 
 

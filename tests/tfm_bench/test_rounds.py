@@ -1,11 +1,12 @@
 """What a generation says of its rounds, against a walk over the trees that the engine built."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from tests.tfm_bench.tiny_stack import random_stack, shipped_stack
-from tfm_bench import engine
-from tfm_bench.config import STAGES
+from tfm_bench.config import DEFAULT_VARIANT, STAGES
 from tfm_bench.engine import Arm, generate
 from tfm_bench.generation import Round
 from tfm_bench.measure.invariants import _rounds
@@ -13,26 +14,13 @@ from tfm_bench.measure.logit_gap import logit_gap
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.tree import TokenTree
-from tfm_bench.verification.sample_match import Acceptance
+from tfm_bench.verification.rules import Rule
+from tfm_bench.verification.sample_match import Acceptance, accept
 
 PROMPT = [3, 9, 4]
 ARMS = [Arm("ar"), Arm("dflash_chain", 7), Arm("ddtree", 90), Arm("tfm", 90, 8)]
 #        anchor, its children 1 (better) and 2, below 1: 3; below 2: 4 and 5 (better); row 6 is padding
 TREE = TokenTree.from_lists([9, 1, 2, 3, 4, 5], [-1, 0, 0, 1, 2, 2], [0.0, -0.5, -1.0, -0.1, -2.0, -0.3], width=7)
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """(tree, path) of every round."""
-    rounds, accept = [], engine.accept
-
-    def recorded(tree, *arguments, **options):
-        outcome = accept(tree, *arguments, **options)
-        rounds.append((tree, outcome.path))
-        return outcome
-
-    monkeypatch.setattr(engine, "accept", recorded)
-    return rounds
 
 
 def ancestors(tree, node):
@@ -50,8 +38,18 @@ def spine(tree):
 
 @pytest.mark.parametrize("arm", ARMS, ids=[arm.method for arm in ARMS])
 @pytest.mark.parametrize("staged", [False, True])
-def test_rounds_describe_the_trees(arm, staged, seen):
-    result = generate(random_stack(), PROMPT, arm, temperature=1.0, seed=2, max_new_tokens=80, staged=staged)
+def test_rounds_describe_the_trees(arm, staged):
+    seen = []
+    result = generate(
+        random_stack(),
+        PROMPT,
+        arm,
+        temperature=1.0,
+        seed=2,
+        max_new_tokens=80,
+        staged=staged,
+        observer=lambda _draft, tree, _output, outcome: seen.append((tree, outcome.path)),
+    )
     assert len(result.rounds) == len(seen)
     for index, (done, (tree, path)) in enumerate(zip(result.rounds, seen, strict=True)):
         last = index == len(seen) - 1
@@ -82,12 +80,13 @@ def test_the_end_of_the_text_cuts_the_spine_and_padding_has_no_depth():
 
 
 @pytest.mark.parametrize("arm", ARMS[1:], ids=[arm.method for arm in ARMS[1:]])
-def test_an_acceptance_that_stops_a_node_early_breaks_the_invariant(arm, monkeypatch):
-    def describe():
-        result = generate(shipped_stack(), PROMPT, arm, temperature=1.0, seed=2, max_new_tokens=60)
+def test_an_acceptance_that_stops_a_node_early_breaks_the_invariant(arm):
+    def describe(stack):
+        result = generate(stack, PROMPT, arm, temperature=1.0, seed=2, max_new_tokens=60)
         names = ("accepted", "verify_width", "depth", "spine")
         lists = {name: [getattr(done, name) for done in result.rounds] for name in names}
-        record = DecodeRecord.model_construct(budget=arm.budget, verify_width=result.verify_width)
+        same = {"variant": DEFAULT_VARIANT, "rule": "sample_match"}
+        record = DecodeRecord.model_construct(budget=arm.budget, verify_width=result.verify_width, **same)
         return result.tokens, list(_rounds(record, RoundsRecord.model_construct(**lists)))
 
     def stops_early(tree, *arguments, **options):
@@ -96,11 +95,9 @@ def test_an_acceptance_that_stops_a_node_early_breaks_the_invariant(arm, monkeyp
             return outcome
         return Acceptance(outcome.path[:-1], int(tree.tokens[outcome.path[-1]]))  # the very text, in more rounds
 
-    text, claims = describe()
+    text, claims = describe(shipped_stack())
     assert all(claim.holds for claim in claims)
-    accept = engine.accept
-    monkeypatch.setattr(engine, "accept", stops_early)
-    same, claims = describe()
+    same, claims = describe(dataclasses.replace(shipped_stack(), rule=Rule("sample_match", stops_early)))
     assert same == text
     assert {claim.what.split()[0] for claim in claims if not claim.holds} == {"spine"}
 

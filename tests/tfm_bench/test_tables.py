@@ -1,5 +1,10 @@
 """Tables from a made-up decode.csv whose speeds and acceptances are known."""
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +14,7 @@ from tfm_bench.errors import UserError
 from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.speedup import COLUMNS, HEADLINE_COLUMNS, table_headline, table_speedup
 from tfm_bench.report.stage_times import STAGE_COLUMNS, table_stage_times
-from tfm_bench.report.tables import escape_latex, to_latex, to_markdown, write_table
+from tfm_bench.report.tables import LATEX_ESCAPES, Best, escape_latex, to_latex, to_markdown, write_table
 
 
 def pick(table: pd.DataFrame, **values) -> pd.DataFrame:
@@ -258,3 +263,128 @@ def test_looping_dev_prompts_choose_no_budget():
     )
     chosen = table_headline(flattered).query("method == 'ddtree'")["budget"].unique()
     assert list(chosen) == list(table_headline(decode).query("method == 'ddtree'")["budget"].unique())
+
+
+def ranked(*rows: tuple[str, float, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["group", "speedup", "speedup_low", "speedup_high"])
+
+
+BEST = Best("speedup", by=("group",))
+
+
+def best_by_definition(table: pd.DataFrame) -> set[int]:
+    """Row by row: its low lies above the high of every other row of the group that has a value."""
+    rows = list(table.dropna(subset="speedup").itertuples())
+    others = {row: [other for other in rows if other.group == row.group and other is not row] for row in rows}
+    return {
+        row.Index for row in rows if others[row] and all(row.speedup_low > other.speedup_high for other in others[row])
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "bold"),
+    [
+        ([("a", 2.0, 1.8, 2.2), ("a", 1.5, 1.4, 1.79)], {0}),
+        ([("a", 2.0, 1.8, 2.2), ("a", 1.5, 1.4, 1.8)], set()),
+        ([("a", 2.0, 2.0, 2.0), ("a", 2.0, 2.0, 2.0), ("a", 1.0, 1.0, 1.0)], set()),
+        ([("a", 1.0, 0.9, 1.1), ("a", 3.0, 2.9, 3.1), ("a", 2.0, 1.0, 2.95)], set()),
+        ([("a", 1.0, 0.9, 2.95), ("a", 3.0, 2.9, 3.1), ("a", 2.0, 1.9, 2.1)], set()),
+        ([("a", np.nan, np.nan, np.nan), ("a", 3.0, 2.9, 3.1), ("a", 2.0, 1.9, 2.1)], {1}),
+        ([("a", np.nan, np.nan, np.nan), ("a", 3.0, 2.9, 3.1)], set()),
+        ([("a", 3.0, np.nan, np.nan), ("a", 2.0, 1.9, 2.1)], set()),
+        ([("a", 3.0, 2.9, 3.1), ("a", 2.0, np.nan, np.nan)], set()),
+        ([("a", 3.0, 2.9, 3.1)], set()),
+        ([("a", np.nan, np.nan, np.nan)], set()),
+        ([("a", 3.0, 2.9, 3.1), ("b", 9.0, 8.0, 9.5), ("a", 2.0, 1.9, 2.1), ("b", 8.0, 7.0, 9.0)], {0}),
+    ],
+    ids=str,
+)
+def test_the_best_is_bold_exactly_where_its_interval_lies_above_all_others(rows, bold):
+    assert BEST.rows(ranked(*rows)) == bold == best_by_definition(ranked(*rows))
+
+
+def test_bold_rows_are_those_of_the_definition_on_random_tables():
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(200):
+        values, below, above = rng.choice([1.0, 1.1, 1.5, 2.0, np.nan], 6), *rng.choice([0.05, 0.1, 0.3], (2, 6))
+        table = ranked(*zip(rng.choice(["a", "b"], 6), values, values - below, values + above, strict=True))
+        assert BEST.rows(table) == best_by_definition(table)
+        found += len(BEST.rows(table))
+    assert found > 20
+
+
+def test_rows_are_found_by_place_whatever_the_index():
+    table = ranked(("a", 2.0, 1.8, 2.2), ("a", 1.5, 1.4, 1.6)).set_axis([7, 3])
+    assert BEST.rows(table) == {0}
+
+
+def test_only_the_value_is_bold_and_only_where_people_read(tmp_path):
+    table = ranked(("x_y", 1.5, 1.4, 1.6), ("x_y", 2.0, 1.8, 2.2))
+    paths = {"csv": tmp_path / "t.csv", "markdown": tmp_path / "t.md", "latex": tmp_path / "t.tex"}
+    write_table(table, **paths, best=BEST)
+    assert paths["csv"].read_text() == table.to_csv(index=False)
+    assert paths["markdown"].read_text().splitlines()[2:] == [
+        "| x_y | 1.50 | 1.40 | 1.60 |",
+        "| x_y | **2.00** | 1.80 | 2.20 |",
+    ]
+    assert r"x\_y & \textbf{2.00} & 1.80 & 2.20 \\" in paths["latex"].read_text()
+    write_table(table, **paths)
+    assert "**" not in paths["markdown"].read_text()
+    assert "textbf" not in paths["latex"].read_text()
+
+
+def test_the_winner_of_the_headline_is_bold_against_each_baseline_on_its_own():
+    table = table_headline(decode_rows())
+    best = Best("speedup", by=("dataset", "temperature", "baseline", "prompt_selection"))
+    rows = table.iloc[sorted(best.rows(table))]
+    assert len(rows)
+    assert set(rows["baseline"]) == {"ar"}  # only tfm is compared with the other drafters: it beats nobody there
+    for row in rows.itertuples():
+        rivals = pick(table, dataset=row.dataset, temperature=row.temperature, baseline="ar")
+        assert row.speedup == rivals["speedup"].max()
+
+
+EXPECTED = Path(__file__).parents[2] / "results" / "expected"
+BEST_OF = {"speedup": Best("speedup", by=("dataset", "temperature"))}
+ROWS_IN_PRINT = 60  # TeX knows no page for thousands
+DOCUMENT = r"""\documentclass{article}
+\usepackage[paperwidth=200cm,paperheight=60cm,margin=1cm]{geometry}
+\usepackage{booktabs}
+\pagestyle{empty}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def expected_tables() -> list[Path]:
+    return sorted(EXPECTED.rglob("*.csv"))
+
+
+@pytest.mark.parametrize("path", expected_tables(), ids=lambda path: path.stem)
+def test_the_latex_of_every_expected_table_is_plain_ascii_with_as_many_cells_as_columns(path):
+    table = pd.read_csv(path)
+    latex = to_latex(table)
+    assert latex.isascii(), sorted({character for character in latex if not character.isascii()})
+    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len(body) == len(table) + 1
+    for line in body:
+        assert len(re.findall(r"(?<!\\)&", line)) == len(table.columns) - 1
+        without_commands = re.sub(r"\$\\?[A-Za-z-]+\$|\\text[a-z]+\{\}|\\dots\{\}|\\[&%$#_{}]", "", line)
+        assert not re.search(r"[%$#_{}~^]", without_commands), line
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_builds_all_expected_tables(tmp_path):
+    tables = [to_latex(pd.read_csv(path).head(ROWS_IN_PRINT), BEST_OF.get(path.stem)) for path in expected_tables()]
+    (tmp_path / "all.tex").write_text(DOCUMENT % "\n\\clearpage\n".join(tables), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert built.returncode == 0, built.stdout[-2000:]
+    assert (tmp_path / "all.pdf").stat().st_size > 0
+
+
+def test_every_character_that_has_a_latex_name_becomes_ascii():
+    text = "".join(LATEX_ESCAPES)
+    assert escape_latex(text).isascii()
+    assert "×" in text

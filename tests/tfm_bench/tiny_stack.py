@@ -58,7 +58,7 @@ def random_stack(kind="hybrid", gdn_verify="fused", commit="replay"):
     ).requires_grad_(False)  # fmt: skip
     torch.nn.init.normal_(weaver.lm_head_query_in.weight, std=0.2)
     runtime = WeaverRuntime(weaver, target.embedding, target.head.weight)
-    return Stack("random", target, drafter, runtime, None, frozenset())
+    return Stack(Path("random"), target, drafter, runtime, None, frozenset())
 
 
 @cache

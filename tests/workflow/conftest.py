@@ -17,6 +17,7 @@ FAKES = {
     "fake_engine.py": "engine.py",
     "fake_recorded_trees.py": "measure/recorded_trees.py",
     "fake_kernels.py": "measure/kernels.py",
+    "fake_example_tree.py": "measure/example_tree.py",
 }
 DATASETS = ("math", "code", "chat")
 
@@ -51,8 +52,17 @@ def make_project(folder: Path) -> Path:
             shutil.copy(source, target)
     for fake, real in FAKES.items():
         shutil.copy(Path(__file__).with_name(fake), folder / "tfm_bench" / real)
+    for name in ("default.yaml", "smoke.yaml"):
+        _without_ablations(folder / "config" / name)
     _make_stack(folder / "checkpoints" / "tiny")
     return folder
+
+
+def _without_ablations(config: Path) -> None:
+    """No fake stands in for what an ablation varies inside the engine; they have tests of their own."""
+    text, changes = re.subn(r"(?m)^  run: \[.*\]$", "  run: []", config.read_text(encoding="utf-8"))
+    assert changes == 1
+    config.write_text(text, encoding="utf-8")
 
 
 def _make_stack(stack: Path) -> None:

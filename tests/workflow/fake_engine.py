@@ -21,6 +21,7 @@ class Arm:
     method: str
     budget: int = 0
     expansion_width: int = 0
+    variant: str = "default"
 
 
 class Tokenizer:
@@ -34,18 +35,24 @@ class Weaver:
 
 
 @dataclass
+class Rule:
+    name: str = "sample_match"
+
+
+@dataclass
 class Stack:
-    name: str
+    directory: Path
     tokenizer: Tokenizer
     stop_ids: list[int]
     block_size: int = 16
     gdn_implementation: str = "fake"
     device: str = "cpu"
     weaver: Weaver = field(default_factory=lambda: Weaver())
+    rule: Rule = field(default_factory=lambda: Rule())
 
     @classmethod
     def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:
-        return cls(directory.name, Tokenizer(), [0])
+        return cls(directory, Tokenizer(), [0])
 
 
 def generate(
@@ -57,6 +64,7 @@ def generate(
     seed: int,
     max_new_tokens: int,
     staged: bool = False,
+    observer: object = None,
 ) -> Generation:
     time.sleep(SLEEP_S)
     text = random.Random(f"{prompt_ids} {seed} {temperature}")

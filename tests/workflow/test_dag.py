@@ -22,7 +22,14 @@ REPORTED = KERNELS | {
     "table_acceptance_ratio": 1,
     "table_stage_times": 1,
     "figure_speedup_by_dataset": 1,
+    "figure_speedup_by_budget": 1,
+    "figure_noise_floor": 1,
     "figure_acceptance_by_budget": 1,
+    "figure_acceptance_by_depth": 1,
+    "figure_accepted_length_histogram": 1,
+    "example_tree": 1,
+    "figure_example_tree": 1,
+    "figure_stage_times": 1,
 }
 
 

@@ -11,8 +11,11 @@ import yaml
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_stage_times")
-FIGURES = ("figure_speedup_by_dataset", "figure_acceptance_by_budget")
+DECODE_FIGURES = ("speedup_by_dataset", "speedup_by_budget", "noise_floor", "acceptance_by_budget", "stage_times")
+ROUND_FIGURES = ("acceptance_by_depth", "accepted_length_histogram")
+FIGURES = tuple(f"figure_{name}" for name in (*DECODE_FIGURES, *ROUND_FIGURES))
 DECODED = {"decode_cell": 2, **dict.fromkeys(("decode_table", "check_invariants", *TABLES, *FIGURES, "smoke"), 1)}
+EXAMPLE = {"example_tree": 1, "figure_example_tree": 1}
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
 KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), "smoke")
 MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", *KERNEL_SHOWN), 1)
@@ -45,7 +48,7 @@ def test_outputs_are_where_they_are_promised(finished):
     for name in ("speedup", "headline", "acceptance_ratio", "stage_times", "gdn_verify"):
         for suffix in ("csv", "md", "tex"):
             assert (finished / f"results/smoke/tables/{name}.{suffix}").stat().st_size
-    for name in ("speedup_by_dataset", "acceptance_by_budget", *KERNEL_FIGURES):
+    for name in (*DECODE_FIGURES, *ROUND_FIGURES, "example_tree", *KERNEL_FIGURES):
         assert (finished / f"results/smoke/figures/{name}.csv").stat().st_size
         assert (finished / f"figures/smoke/{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (finished / f"figures/smoke/{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -64,6 +67,17 @@ def test_the_speeds_that_were_put_in_come_out(finished):
     assert table.loc["tfm", "speedup"] == pytest.approx(tokens * 10 / (-(-tokens // 4) * 16))
     assert table.loc["tfm", "accepted_drafts"] == tokens / -(-tokens // 4) - 1
     assert list(table["verify_width"]) == [1, 16, 17, 17]
+
+
+def test_the_rounds_that_were_put_in_come_out(finished):
+    depths = pd.read_csv(finished / "results/smoke/figures/acceptance_by_depth.csv")
+    assert list(depths["method"]) == ["dflash_chain", "ddtree", "ddtree", "tfm", "tfm", "tfm"]
+    assert list(depths["budget"]) == [15, *[16] * 5]
+    assert list(depths["depth"]) == [1, 1, 2, 1, 2, 3]
+    assert (depths[["share", "share_low", "share_high", "reach"]] == 1).all(axis=None)
+    lengths = pd.read_csv(finished / "results/smoke/figures/accepted_length_histogram.csv")
+    drafts = {"dflash_chain": 1, "ddtree": 2, "tfm": 3}
+    assert (lengths["share"] == (lengths["accepted_drafts"] == lengths["method"].map(drafts))).all()
 
 
 def test_the_kernel_times_that_were_put_in_come_out(finished):
@@ -95,9 +109,9 @@ def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(fin
 
 def test_a_change_of_what_was_measured_reruns_it(finished, plan):
     with edited(finished / "config/smoke.yaml", "max_new_tokens: 32", "max_new_tokens: 33"):
-        assert jobs(plan) == DECODED
+        assert jobs(plan) == DECODED | EXAMPLE
     with edited(finished / "checkpoints/tiny/weaver/model.safetensors", "weaver", "another"):
-        assert jobs(plan) == DECODED | KERNELS
+        assert jobs(plan) == DECODED | EXAMPLE | KERNELS
     cells = finished / "tfm_bench/measure/cells.py"
     version = f"VERSION = {family_version('measure.cells')}"
     with edited(cells, version, f"{version}  # as good as ever"):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from tfm_bench.drafting.stopping import ThetaStop
 from tfm_bench.tree import TokenTree
 
 
-def build_ddtree(anchor: int, draft_logits: Tensor, budget: int) -> TokenTree:
+def build_ddtree(anchor: int, draft_logits: Tensor, budget: int, round_ms: Sequence[float] | None = None) -> TokenTree:
     """The `budget` most probable token paths under the product of the drafter's marginals, as one tree.
 
     anchor: last emitted token; draft_logits [D, V], row d for depth d + 1; budget: draft nodes, anchor excluded.
     Returns a tree of verify width budget + 1 in order of non-increasing path probability, padded where fewer than
     `budget` paths exist. Marginals are the softmax at temperature 1 over the whole vocabulary, cut to the best
-    min(budget, V) tokens per depth. Raises ValueError for a negative budget and for logits that are no distribution.
+    min(budget, V) tokens per depth. round_ms [budget + 1]: growth ends where a node no longer pays (see stopping), and
+    the tree has no padding. Raises ValueError for a negative budget and for logits that are no distribution.
     Source: arXiv 2604.12989, tree construction.
     """
     if budget < 0:
@@ -30,7 +32,8 @@ def build_ddtree(anchor: int, draft_logits: Tensor, budget: int) -> TokenTree:
     logprobs = logits.log_softmax(-1).gather(-1, ranked).tolist()
     if any(math.isnan(row[0]) for row in logprobs):
         raise ValueError("draft logits are no distribution: they hold NaN, +inf or a row of -inf alone")
-    return _assemble(anchor, ranked.tolist(), logprobs, budget)
+    stop = None if round_ms is None else ThetaStop(round_ms)
+    return _assemble(anchor, ranked.tolist(), logprobs, budget, stop)
 
 
 def rank_tokens(logits: Tensor, k: int) -> Tensor:
@@ -78,10 +81,15 @@ def best_first(logprobs: list[list[float]], budget: int) -> Iterator[tuple[int, 
             heapq.heappush(heap, (cost - logprobs[row + 1][0], (*ranks, 0), node, cost))
 
 
-def _assemble(anchor: int, ids: list[list[int]], logprobs: list[list[float]], budget: int) -> TokenTree:
-    tokens, parents, edges = [anchor], [-1], [0.0]
+def _assemble(
+    anchor: int, ids: list[list[int]], logprobs: list[list[float]], budget: int, stop: ThetaStop | None
+) -> TokenTree:
+    tokens, parents, edges, scores = [anchor], [-1], [0.0], [0.0]
     for parent, row, rank in best_first(logprobs, budget):
+        scores.append(scores[parent] + logprobs[row][rank])
+        if stop is not None and not stop.pays(scores[-1:]):
+            break
         tokens.append(ids[row][rank])
         parents.append(parent)
         edges.append(logprobs[row][rank])
-    return TokenTree.from_lists(tokens, parents, edges, width=budget + 1)
+    return TokenTree.from_lists(tokens, parents, edges, width=len(tokens) if stop else budget + 1)

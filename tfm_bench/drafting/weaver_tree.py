@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from torch import Tensor
 from kernels.weaver.candidates import best_children, ordered_topk
 from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 from tfm_bench.drafting.best_first import Children, Node, grow_tree
+from tfm_bench.drafting.stopping import cut, first_nodes
 from tfm_bench.models.layers import rotary_rows
 from tfm_bench.models.weaver import NodeCache, Weaver
+from tfm_bench.models.weaver_control import FULL, WeaverControl
 from tfm_bench.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ class WeaverRuntime:
     projected into Weaver's space: fp32, in Triton the Weaver's dtype. `pool_size` is the number of candidates per depth
     (default: the Weaver's own), `children` the number of children of an expanded node. `implementation` tells what
     runs: "compiled" covers one-layer v1 Weavers on the CPU where a C++ compiler is at hand, "triton" one-layer Weavers
-    on a CUDA device, "torch" the rest, and all of them if `compiled` is False.
+    on a CUDA device, "torch" the rest, and all of them if `compiled` is False. `control`: what the Weaver is shown.
     """
 
     @torch.no_grad()
@@ -49,16 +52,17 @@ class WeaverRuntime:
         pool_size: int | None = None,
         children: int = CHILDREN,
         compiled: bool = True,
+        control: WeaverControl = FULL,
     ) -> None:
         if embedding_weight.shape[0] < lm_head_weight.shape[0]:
             raise ValueError(f"{embedding_weight.shape[0]} embeddings for a head of {lm_head_weight.shape[0]} tokens")
-        self.weaver = weaver
+        self.weaver, self.control = weaver, control
         self.pool_size = min(pool_size or weaver.config.candidate_pool_size, lm_head_weight.shape[0])
         self.children = min(children, self.pool_size)
         dtype = weaver.lm_head_query_in.weight.dtype
         in_triton = compiled and runs_in_triton(weaver)
         kept = dtype if in_triton else torch.float32
-        self.token_table = weaver.token_features(embedding_weight.to(dtype)).to(kept).contiguous()
+        self.token_table = weaver.token_features(control.embedding(embedding_weight).to(dtype)).to(kept).contiguous()
         self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).to(kept).contiguous()
         self._triton = self._in_triton() if in_triton else None
         self._compiled: CompiledWeaverTree | None = None
@@ -101,25 +105,32 @@ class WeaverRuntime:
         draft_logits: Tensor,
         budget: int,
         expansion_width: int,
+        round_ms: Sequence[float] | None = None,
     ) -> TokenTree:
         """Tree of `budget` nodes, padded to width budget + 1, in ceil(budget / expansion_width) Weaver calls.
 
         target_hidden [H] at the last committed position and draft_hidden [D, H], after the final norms;
-        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted. Raises ValueError for NaN among the
-        logits, a negative budget and a width below 1.
+        draft_logits [D, V], raw. Depths beyond the Weaver's K are not drafted. round_ms [budget + 1]: growth ends where
+        the nodes of a call no longer pay (see stopping), and the tree has no padding; in Triton, where a graph has a
+        fixed size, it is grown whole and cut, so that no call is saved. Raises ValueError for NaN among the logits, a
+        negative budget and a width below 1.
         """
         if budget < 0 or expansion_width < 1:
             raise ValueError(f"budget {budget} and expansion width {expansion_width}: at least 0 and 1 are needed")
+        target_hidden = self.control.target_hidden(target_hidden)
         if self._triton is not None:
-            return self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
+            tree = self._build_in_triton(anchor, target_hidden, draft_hidden, draft_logits, budget, expansion_width)
+            return tree if round_ms is None else cut(tree, round_ms, expansion_width)
         if budget and math.isnan(draft_logits.max().item()):
             raise ValueError(NAN_MESSAGE)
         depths = min(draft_hidden.shape[0], self.weaver.config.K)
         draft_hidden, draft_logits = draft_hidden[:depths], draft_logits[:depths].float()
         if self._compiled is None:
             step = TorchExpansion(self, target_hidden, draft_hidden, draft_logits, budget)
-            return grow_tree(anchor, step, budget=budget, expansion_width=expansion_width, max_depth=depths)
-        return TokenTree(
+            return grow_tree(
+                anchor, step, budget=budget, expansion_width=expansion_width, max_depth=depths, round_ms=round_ms
+            )
+        tree = TokenTree(
             *self._compiled.grow(
                 anchor=anchor,
                 target_hidden=target_hidden.float().contiguous(),
@@ -127,8 +138,10 @@ class WeaverRuntime:
                 draft_logits=draft_logits.contiguous(),
                 budget=budget,
                 width=expansion_width,
+                round_ms=round_ms,
             )
         )
+        return tree if round_ms is None else first_nodes(tree, tree.size)
 
     def _build_in_triton(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfm_bench.config import CellSettings
+from tfm_bench.config import DEFAULT_VARIANT, CellSettings
 from tfm_bench.engine import Arm, Generation, Stack, generate
 from tfm_bench.measure.foreign_load import LoadMeter
 from tfm_bench.measure.gpu_state import read_gpu_again
@@ -15,9 +15,10 @@ from tfm_bench.measure.logit_gap import logit_gap
 from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_sha256
 from tfm_bench.measure.partial import PromptResult
 from tfm_bench.measure.provenance import CellProvenance, now
-from tfm_bench.measure.records import DecodeRecord, Status
+from tfm_bench.measure.records import TOKEN_IDENTICAL, DecodeRecord, Status
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.prompts.datasets import Prompt, encode_prompt
+from tfm_bench.prompts.lengthened import lengthened
 
 WARMUP_TOKENS = 24
 STAGED_PROMPTS = 4  # enough for the share of each stage; every one costs a second pass
@@ -43,24 +44,40 @@ class Failure:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stays the same from prompt to prompt."""
+    """What stays the same from prompt to prompt. Only the first `settings.prompts` of `prompts` are measured."""
 
     settings: CellSettings
-    stack: Stack
+    stacks: Mapping[str, Stack]
     runs: list[Run]
+    prompts: list[Prompt]
     prompts_sha256: str
     checkpoint_sha256: str
+
+    @property
+    def stack(self) -> Stack:
+        """The stack as it is, without a variant."""
+        return self.stacks[DEFAULT_VARIANT]
+
+    def prompt_ids(self, index: int, prompt: Prompt) -> list[int]:
+        """What is decoded: the prompt, and in front of it others where the settings ask for a length."""
+        ids = encode_prompt(self.stack.tokenizer, prompt)
+        if self.settings.prompt_tokens is None:
+            return ids
+        others = [encode_prompt(self.stack.tokenizer, other) for other in self.prompts]
+        return lengthened(others[index + 1 :] + others[:index], ids, self.settings.prompt_tokens)
 
     @property
     def label(self) -> str:
         """For lines on the terminal."""
         settings = self.settings
-        return f"{settings.split} {settings.dataset} T={settings.temperature:g} repeat {settings.repeat}"
+        length = "" if settings.prompt_tokens is None else f" {settings.prompt_tokens} tokens"
+        place = f"{settings.split} {settings.dataset}{length} T={settings.temperature:g}"
+        return f"{place} {settings.stack.dtype} repeat {settings.repeat}"
 
     @property
     def staged(self) -> bool:
-        """Stage times come from the first prompts of one repeat of the reported split."""
-        return self.settings.split == "test" and self.settings.repeat == 0
+        """Stage times come from the first prompts of one repeat of the reported split, where they are asked for."""
+        return self.settings.staged and self.settings.split == "test" and self.settings.repeat == 0
 
 
 def runs_of(arms: Sequence[Arm]) -> list[Run]:
@@ -77,13 +94,13 @@ def run_order(runs: Sequence[Run], prompt: int, repeat: int) -> list[Run]:
     return order[::-1] if prompt % 2 else order
 
 
-def warm_up(cell: Cell, prompt: Prompt) -> tuple[float, float]:
+def warm_up(cell: Cell) -> tuple[float, float]:
     """Run every arm, so every verify width, before anything is timed.
 
     Returns the seconds that it took and how many of them first runs took longer than second ones: compilation,
     graph captures and the first touch of memory.
     """
-    ids, limit = encode_prompt(cell.stack.tokenizer, prompt), min(WARMUP_TOKENS, cell.settings.max_new_tokens)
+    ids, limit = cell.prompt_ids(0, cell.prompts[0]), min(WARMUP_TOKENS, cell.settings.max_new_tokens)
     start, first_runs = time.monotonic(), 0.0
     for run in cell.runs:
         if run.control:
@@ -101,7 +118,7 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
 
     A run that raises leaves a record that says so; what `ar` raises ends the cell, since nothing can be judged then.
     """
-    ids = encode_prompt(cell.stack.tokenizer, prompt)
+    ids = cell.prompt_ids(index, prompt)
     order = run_order(cell.runs, index, cell.settings.repeat)
     seed, limit = cell.settings.seed + index, cell.settings.max_new_tokens
     meter = LoadMeter()
@@ -117,7 +134,7 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
     common = {
         "prompt": index,
         "prompt_id": prompt.id,
-        "gdn_implementation": cell.stack.gdn_implementation,
+        "prompt_tokens": len(ids),
         "weaver_implementation": cell.stack.weaver.implementation,
         "checkpoint_sha256": cell.checkpoint_sha256,
         "prompts_sha256": cell.prompts_sha256,
@@ -126,10 +143,11 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
     }
     records, rounds = [], []
     for run in cell.runs:
-        outcome, stages = timed[run], _same_text(staged.get(run), timed[run])
-        numbers = _numbers(cell, ids, outcome, timed[Run(AR)], seed)
+        stack, outcome, stages = cell.stacks[run.arm.variant], timed[run], _same_text(staged.get(run), timed[run])
+        numbers = _numbers(cell, ids, outcome, timed[Run(AR)], seed, stack.rule.name)
         stage_ms = stages.stage_ms if stages else None
-        records.append(DecodeRecord(**common, **_place(run), **numbers, stage_ms=stage_ms))
+        place = {**_place(run), "rule": stack.rule.name, "gdn_implementation": stack.gdn_implementation}
+        records.append(DecodeRecord(**common, **place, **numbers, stage_ms=stage_ms))
         rounds.append(_rounds(index, run, outcome, stages))
     return PromptResult(records=records, rounds=rounds)
 
@@ -139,9 +157,8 @@ def _attempt(
 ) -> Generation | Failure:
     temperature = cell.settings.temperature
     try:
-        return generate(
-            cell.stack, ids, run.arm, temperature=temperature, seed=seed, max_new_tokens=limit, staged=staged
-        )
+        stack = cell.stacks[run.arm.variant]
+        return generate(stack, ids, run.arm, temperature=temperature, seed=seed, max_new_tokens=limit, staged=staged)
     except Exception as error:
         if run == Run(AR):
             raise
@@ -159,16 +176,17 @@ def _same_text(staged: Generation | Failure | None, timed: Generation | Failure)
 def _place(run: Run) -> dict[str, Any]:
     arm = run.arm
     place = {"method": arm.method, "budget": arm.budget, "expansion_width": arm.expansion_width}
-    return {**place, "control": run.control}
+    return {**place, "variant": arm.variant, "control": run.control}
 
 
 def _numbers(
-    cell: Cell, ids: list[int], outcome: Generation | Failure, reference: Generation | Failure, seed: int
+    cell: Cell, ids: list[int], outcome: Generation | Failure, reference: Generation | Failure, seed: int, rule: str
 ) -> dict[str, Any]:
     if isinstance(outcome, Failure):
         return {"status": outcome.status, "reason": outcome.reason}
     assert isinstance(reference, Generation), "what `ar` raises ends the cell"
-    divergence = first_divergence(outcome.tokens, reference.tokens)
+    judged = rule == TOKEN_IDENTICAL
+    divergence = first_divergence(outcome.tokens, reference.tokens) if judged else None
     gap = None
     if divergence is not None and cell.settings.stack.dtype == "bfloat16":
         gap = _gap(cell, ids, outcome.tokens, reference.tokens, divergence, seed)
@@ -186,7 +204,7 @@ def _numbers(
         "prefill_ms": outcome.prefill_ms,
         "decode_ms": outcome.decode_ms,
         "tokens_sha256": tokens_sha256(outcome.tokens),
-        "lossless": divergence is None,
+        "lossless": divergence is None if judged else None,
         "first_divergence": divergence,
         "logit_gap": gap,
         "degenerate": is_degenerate(outcome.tokens),

@@ -6,12 +6,13 @@ import hashlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tfm_bench.config import STACK_PARTS, TREE_METHODS, CellSettings, expansion_width
+from tfm_bench.config import STACK_PARTS, TREE_METHODS, CellSettings, StackConfig, expansion_width
 from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import AR, Cell, measure_prompt, runs_of, warm_up
@@ -25,11 +26,14 @@ from tfm_bench.measure.provenance import CellProvenance, arithmetic, now, origin
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
+from tfm_bench.models.weaver_control import CONTROLS_FOLDER
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
+from tfm_bench.variants import variant_of
 
-VERSION = 4
+VERSION = 5
 FAMILIES = ("measure.cells", "measure.records")
 DISK_MEGABYTES = 50
+LENGTHENING_PROMPTS = 64
 WEIGHT_SUFFIXES = (".safetensors", ".pth")
 DEVICE = "cpu"  # where Stack.load puts every stack
 ATTENTION_PATH = "grouped_bmm"  # tfm_bench.models.layers.grouped_attention
@@ -41,38 +45,60 @@ def decode_cell(settings: CellSettings, output: Path) -> None:
     Waits while another process measures on the device. Continues what a killed run of the same settings, code,
     checkpoint and prompts left behind. Raises UserError for bad input.
     """
+    decode_cells({"": settings}, output)
+
+
+def decode_cells(points: Mapping[str, CellSettings], output: Path) -> None:
+    """Measure cells one after the other in this process, and write their records to one file; see decode_cell.
+
+    points: by name. A killed run of several loses the running prompt of the running cell, as that of one does.
+    """
     require_disk(output, DISK_MEGABYTES)
-    torch.set_num_threads(settings.stack.threads)
     with device_lock(DEVICE):
-        started_at, start = now(), time.monotonic()
-        stack, prompts = _load_stack(settings), _load_prompts(settings)
-        cell = Cell(
-            settings=settings,
-            stack=stack,
-            runs=runs_of(cell_arms(settings, stack.block_size)),
-            prompts_sha256=prompt_set_hash(prompts),
-            checkpoint_sha256=checkpoint_sha256(Path(settings.stack.path)),
-        )
-        origin = _origin(cell) | {"started_at": started_at, "load_s": time.monotonic() - start}
-        partial = PartialFile(output, _key(cell, origin))
-        if len(partial.prompts) < len(prompts):
-            _measure(cell, prompts, origin, partial)
-        _say_failures(cell, partial.prompts)
-        _say_load(cell, partial.prompts)
-        # Still locked: a second process for the same output must find either the partial file or all of the output.
-        _write(output, partial.prompts)
-        partial.remove()
+        partials = [_measured(settings, _part(output, name)) for name, settings in points.items()]
+        # Still locked: a second process for the same output must find either the partial files or all of the output.
+        _write(output, [prompt for partial in partials for prompt in partial.prompts])
+        for partial in partials:
+            partial.remove()
 
 
-def _measure(cell: Cell, prompts: list[Prompt], origin: dict[str, Any], partial: PartialFile) -> None:
+def _part(output: Path, point: str) -> Path:
+    """Whose partial file a point has."""
+    return output.with_name(f"{output.stem}.{point}{output.suffix}") if point else output
+
+
+def _measured(settings: CellSettings, output: Path) -> PartialFile:
+    """The complete partial file of one cell."""
+    torch.set_num_threads(settings.stack.threads)
+    started_at, start = now(), time.monotonic()
+    stack, prompts = load_stack(settings.stack), _load_prompts(settings)
+    arms = cell_arms(settings, stack.block_size)
+    cell = Cell(
+        settings=settings,
+        stacks={variant: variant_of(stack, variant) for variant in dict.fromkeys(arm.variant for arm in arms)},
+        runs=runs_of(arms),
+        prompts=prompts,
+        prompts_sha256=prompt_set_hash(prompts),
+        checkpoint_sha256=checkpoint_sha256(Path(settings.stack.path)),
+    )
+    origin = _origin(cell) | {"started_at": started_at, "load_s": time.monotonic() - start}
+    partial = PartialFile(output, _key(cell, origin))
+    if len(partial.prompts) < settings.prompts:
+        _measure(cell, origin, partial)
+    _say_failures(cell, partial.prompts)
+    _say_load(cell, partial.prompts)
+    return partial
+
+
+def _measure(cell: Cell, origin: dict[str, Any], partial: PartialFile) -> None:
     """Warm up, then measure the prompts that `partial` lacks."""
-    warmup_s, jit_s = warm_up(cell, prompts[0])
+    warmup_s, jit_s = warm_up(cell)
     print(f"{cell.label}: warm after {warmup_s:.1f} s, {jit_s:.1f} s of them in first runs", file=sys.stderr)
     gpu = read_gpu(cell.stack.device)
     measured = {"gpu": gpu, "warmup_s": warmup_s, "jit_s": jit_s, "finished_at": now(), "foreign_load": None}
     provenance = CellProvenance(**origin, **measured)
-    done = len(partial.prompts)
-    for index, prompt in enumerate(with_progress(prompts[done:], cell.label), start=done):
+    done, measured_prompts = len(partial.prompts), cell.prompts[: cell.settings.prompts]
+    for index, prompt in enumerate(with_progress(measured_prompts[done:], cell.label), start=done):
         partial.append(measure_prompt(cell, index, prompt, provenance))
 
 
@@ -135,6 +161,8 @@ def _write(output: Path, prompts: list[PromptResult]) -> None:
 def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
     """All arms of a cell, `ar` first. The chain drafts the whole block and, like the trees, every smaller budget."""
     arms, block = [AR], block_size - 1
+    if settings.arms:
+        return [*arms, *(Arm(**arm.model_dump()) for arm in settings.arms)]
     if "dflash_chain" in settings.methods:
         shorter = [budget for budget in settings.budgets if budget < block]
         arms += [Arm("dflash_chain", budget=budget) for budget in [*shorter, block]]
@@ -145,14 +173,16 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
     return arms
 
 
-def _load_stack(settings: CellSettings) -> Stack:
-    stack = settings.stack
+def load_stack(stack: StackConfig) -> Stack:
+    """The configured stack."""
     return Stack.load(Path(stack.path), dtype=stack.dtype, gdn_verify=stack.gdn_verify, commit=stack.commit)
 
 
 def _load_prompts(settings: CellSettings) -> list[Prompt]:
+    """Those that are measured, and behind them what lengthens them."""
     folder = Path(settings.stack.path) / "prompts"
-    prompts = load_prompts(settings.dataset, settings.split, folder, settings.prompts)
+    wanted = settings.prompts if settings.prompt_tokens is None else max(settings.prompts, LENGTHENING_PROMPTS)
+    prompts = load_prompts(settings.dataset, settings.split, folder, wanted)
     if len(prompts) < settings.prompts:
         name = folder / f"{settings.dataset}.{settings.split}.jsonl"
         raise UserError(f"{name}: found {len(prompts)} prompts; prompts.{settings.split} asks for {settings.prompts}")
@@ -160,12 +190,13 @@ def _load_prompts(settings: CellSettings) -> list[Prompt]:
 
 
 def checkpoint_sha256(stack: Path) -> str:
-    """One hash over the weight files of target, drafter and Weaver."""
+    """One hash over the weight files of target, drafter, Weaver and its controls."""
     return hashlib.sha256("".join(map(file_sha256, _weight_files(stack))).encode()).hexdigest()
 
 
 def _weight_files(stack: Path) -> list[Path]:
     listed = [file for part in STACK_PARTS for file in sorted((stack / part).iterdir())]
+    listed += sorted((stack / CONTROLS_FOLDER).rglob("*"))
     return [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
 
 

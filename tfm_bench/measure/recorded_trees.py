@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -14,11 +13,10 @@ from tfm_bench.config import Method, TreeSettings, expansion_width
 from tfm_bench.engine import Arm, Stack, generate
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import RECORDED_KINDS, RecordedKind
-from tfm_bench.measure.cells import checkpoint_sha256
+from tfm_bench.measure.cells import checkpoint_sha256, load_stack
 from tfm_bench.measure.files import read_json_lines, write_text
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
-from tfm_bench.models.target import Target
 from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts
 from tfm_bench.tree import TokenTree
 
@@ -50,12 +48,7 @@ def recorded_trees(settings: TreeSettings, output: Path) -> None:
     Every number of nodes is a budget of one less. Raises UserError for bad input and for a size that no round filled.
     """
     torch.set_num_threads(settings.stack.threads)
-    stack = Stack.load(
-        Path(settings.stack.path),
-        dtype=settings.stack.dtype,
-        gdn_verify=settings.stack.gdn_verify,
-        commit=settings.stack.commit,
-    )
+    stack = load_stack(settings.stack)
     origin = {
         "checkpoint_sha256": checkpoint_sha256(Path(settings.stack.path)),
         "settings": settings,
@@ -110,28 +103,14 @@ def _prompts(settings: TreeSettings) -> Iterator[tuple[str, Prompt]]:
 
 def _trees_of(stack: Stack, settings: TreeSettings, arm: Arm, prompt: Prompt, seed: int) -> list[TokenTree]:
     """The trees of all rounds of one prompt."""
-    watched = _WatchedTarget(stack.target)
+    trees: list[TokenTree] = []
     generate(
-        replace(stack, target=cast(Target, watched)),
+        stack,
         encode_prompt(stack.tokenizer, prompt),
         arm,
         temperature=TEMPERATURE,
         seed=seed,
         max_new_tokens=settings.recorded.max_new_tokens,
+        observer=lambda _draft, tree, _output, _outcome: trees.append(tree),
     )
-    return watched.trees
-
-
-class _WatchedTarget:
-    """A target that keeps every tree that it is given to verify."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.trees: list[TokenTree] = []
-
-    def verify(self, state: Any, tree: TokenTree) -> Any:
-        self.trees.append(tree)
-        return self._target.verify(state, tree)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
+    return trees

@@ -9,17 +9,18 @@ from typing import Literal, Self
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from tfm_bench.config import METHODS, STAGES, CellSettings
+from tfm_bench.config import METHODS, STAGES, CellSettings, Rule
 from tfm_bench.errors import UserError
 from tfm_bench.measure.files import read_json_lines
 from tfm_bench.measure.provenance import CellProvenance
 
-SCHEMA_VERSION: Literal[3] = 3
-VERSION = 3
+SCHEMA_VERSION: Literal[4] = 4
+VERSION = 4
 
 Status = Literal["ok", "failed", "skipped", "unsupported"]
 MEASURED = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "prefill_ms", "decode_ms")
-JUDGED = ("tokens_sha256", "lossless", "degenerate")
+JUDGED = ("tokens_sha256", "degenerate")
+TOKEN_IDENTICAL: Rule = "sample_match"
 FLAGS = ["control", "lossless", "degenerate"]
 WHOLE = ["verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "first_divergence"]
 
@@ -30,19 +31,23 @@ class DecodeRecord(BaseModel):
     control: the second run of `ar`, the A/A control of its cell. status: only `ok` records hold numbers, the others a
     reason. decode_ms excludes prefill and comes from a run without inner timers; stage_ms from a second run, where one
     was made. accepted_drafts and acceptance_length are means over the rounds, without and with the bonus token; None
-    where no round ran. max_depth: the most drafts that one round accepted. first_divergence indexes the emitted
-    tokens, the first included; it is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
+    where no round ran. max_depth: the most drafts that one round accepted. lossless: whether the text is that of `ar`;
+    None under a rule that promises no such thing. first_divergence indexes the emitted tokens, the first included; it
+    is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
     target, in one pass over the text before, scores the token of `ar` there above the one that was emitted.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     prompt: int
     prompt_id: str
+    prompt_tokens: int
     method: str
     budget: int
     expansion_width: int
+    variant: str
+    rule: Rule
     control: bool
     status: Status
     reason: str | None
@@ -70,7 +75,8 @@ class DecodeRecord(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        missing = [name for name in (*MEASURED, *JUDGED) if getattr(self, name) is None]
+        needed = (*MEASURED, *JUDGED, *(["lossless"] if self.rule == TOKEN_IDENTICAL else []))
+        missing = [name for name in needed if getattr(self, name) is None]
         if self.status == "ok" and missing:
             raise ValueError(f"{missing[0]}: found nothing; a record with status ok has it")
         if self.status != "ok" and not self.reason:
@@ -98,6 +104,7 @@ def decode_table(paths: Iterable[Path]) -> pd.DataFrame:
         "method_rank",
         "budget",
         "expansion_width",
+        "variant",
         "control",
     ]
     ranked = frame.assign(method_rank=frame["method"].map(METHODS.index))
@@ -124,7 +131,8 @@ def _row(record: DecodeRecord) -> dict[str, object]:
         "split": settings.split,
         "dataset": settings.dataset,
         "temperature": settings.temperature,
-        **_columns(record, "prompt", "method", "budget", "expansion_width", "control", "status", "reason"),
+        **_columns(record, "prompt", "prompt_tokens", "method", "budget", "expansion_width", "variant", "rule"),
+        **_columns(record, "control", "status", "reason"),
         **_columns(record, "verify_width", "tokens", "rounds", "accepted_drafts_sum"),
         **_columns(record, "accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms"),
         **stages,

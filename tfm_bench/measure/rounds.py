@@ -24,6 +24,7 @@ class RoundsRecord(BaseModel):
     method: str
     budget: int
     expansion_width: int
+    variant: str
     control: bool
     accepted: list[int]
     verify_width: list[int]

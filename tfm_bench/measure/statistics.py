@@ -77,6 +77,29 @@ def ratio_interval(
     return _percentiles(_divide(_resampled(rate, weights), _resampled(baseline, weights)), level, rate.counts.shape[1])
 
 
+def gain_share(rate: Rate, baseline: Rate, full: Rate) -> float:
+    """What part of the gain of `full` over `baseline` is left in `rate`: 0 is none of it, 1 all."""
+    return float(_divide(rate.value() - baseline.value(), full.value() - baseline.value()))
+
+
+def gain_share_interval(
+    rate: Rate, baseline: Rate, full: Rate, *, draws: int = DRAWS, level: float = LEVEL, seed: int = SEED
+) -> Interval:
+    """Interval of gain_share(rate, baseline, full); all three share every draw.
+
+    nan at both ends where the interval of full over baseline holds 1: of no gain there are no parts. Raises ValueError
+    for unpaired shapes.
+    """
+    whole = ratio_interval(full, baseline, draws=draws, level=level, seed=seed)
+    if rate.counts.shape != full.counts.shape:
+        raise ValueError(f"arms are not paired: {rate.counts.shape} against {full.counts.shape}")
+    if not (whole.low > 1 or whole.high < 1):
+        return Interval(np.nan, np.nan)
+    weights = _weights(rate.counts.shape, draws, seed)
+    own, least, most = (_resampled(one, weights) for one in (rate, baseline, full))
+    return _percentiles(_divide(own - least, most - least), level, rate.counts.shape[1])
+
+
 def widened_tail(level: float, prompts: int) -> float:
     """Share of draws beyond each end of an interval: under (1 - level) / 2, and the more so the fewer the prompts."""
     return float(ndtr(stdtrit(prompts - 1, (1 - level) / 2)))

@@ -6,7 +6,8 @@ of the layers, the attention mask and the cache. Prefill, plain decoding and tre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +54,8 @@ class Target:
         self.tap_layer_ids = _checked_taps(tap_layer_ids, len(kinds))
         _check_name(TORCH.verify, "gdn_verify", gdn_verify)
         _check_name(TORCH.commit, "commit", commit)
-        self.commit_name, self.kernels = commit, _gdn_kernels(parts) if hybrid else TORCH
+        self.gdn_verify, self.commit_name = gdn_verify, commit
+        self.kernels = _gdn_kernels(parts) if hybrid else TORCH
         self.layers: list[AttentionLayer | GdnLayer] = []
         for i, layer in enumerate(body.layers):
             index = kinds[:i].count(kinds[i])
@@ -80,6 +82,25 @@ class Target:
         """Load a local checkpoint folder, strictly. Raises UserError for anything missing, damaged or misfit."""
         model = load_model(path, dtype).to(device)
         return cls(model, tap_layer_ids=tap_layer_ids, gdn_verify=gdn_verify, commit=commit)
+
+    def with_gdn_verify(self, method: str, kernels: Implementation | None = None) -> Target:
+        """The same weights, verified by another method; kernels: by those instead of the fastest ones.
+
+        Raises UserError for a method that the kernels do not have.
+        """
+        other = copy.copy(self)
+        other.gdn_verify, other.kernels = method, kernels or self.kernels
+        _check_name(other.kernels.verify, "gdn_verify", method)
+        other.layers = [
+            layer.with_verify(method, other.kernels) if isinstance(layer, GdnLayer) else layer for layer in self.layers
+        ]
+        return other
+
+    @property
+    def gdn_implementation(self) -> str:
+        """Whose kernels verify Gated-DeltaNet layers: a method that the fastest ones lack is torch's."""
+        method = self.kernels.verify[self.gdn_verify]
+        return TORCH.name if method is TORCH.verify[self.gdn_verify] else self.kernels.name
 
     @property
     def device(self) -> torch.device:
@@ -217,7 +238,7 @@ def _checked_taps(tap_layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(tap_layer_ids)
 
 
-def _check_name(table: dict[str, Any], key: str, name: str) -> None:
+def _check_name(table: Mapping[str, Any], key: str, name: str) -> None:
     if name not in table:
         raise UserError(f"{key} is {name!r}; accepted are {', '.join(table)}.")
 

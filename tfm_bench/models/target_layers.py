@@ -7,6 +7,7 @@ part of each head only.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -102,6 +103,12 @@ class GdnLayer:
         weight = mixer.norm.weight
         self.gated_norm = InferenceNorm(weight, mixer.layer_norm_epsilon, weight.dtype)
         self.l2_floor = torch.tensor(L2_EPS**0.5, device=weight.device)
+
+    def with_verify(self, method: str, kernels: Implementation) -> GdnLayer:
+        """The same weights, verified by a method of these kernels."""
+        other = copy.copy(self)
+        other.kernels, other.verify = kernels, kernels.verify[method]
+        return other
 
     def __call__(self, x: Tensor, step: TreeStep, state: TargetState) -> Tensor:
         nodes = x.shape[0]

@@ -13,7 +13,7 @@ class WeaverControl:
     """What a Weaver is shown. Zeros stand for what is hidden: shapes and code stay those of the full Weaver.
 
     sees_path: the tokens of anchor and ancestors. Without them its scores depend on depth alone: a factorised drafter.
-    sees_target_hidden: the target's hidden state that produced the anchor. Without it the drafter's taps are all it has.
+    sees_target_hidden: the target's hidden state where the anchor was drawn; without it the drafter's rows are all.
     """
 
     name: str
@@ -29,6 +29,7 @@ class WeaverControl:
         return hidden if self.sees_target_hidden else torch.zeros_like(hidden)
 
 
+CONTROLS_FOLDER = "controls"  # of a stack: a Weaver per control, in the layout of `weaver`
 FULL = WeaverControl("full")
 CONTROLS = {
     control.name: control

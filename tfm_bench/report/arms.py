@@ -9,10 +9,12 @@ from functools import cached_property
 
 import pandas as pd
 
+from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.measure.statistics import Array, Interval, Rate, ratio_interval
 
-VERSION = 2
+VERSION = 3
 ARM_COLUMNS = ["method", "budget", "expansion_width"]
+ARM_KEYS = [*ARM_COLUMNS, "variant"]
 MACHINE_COLUMNS = ["stack", "device", "threads", "torch", "dtype", "gdn_implementation", "weaver_implementation"]
 ALL_DATASETS = "all"
 MILLISECONDS = 1000.0
@@ -31,6 +33,7 @@ class ArmData:
     method: str
     budget: int
     expansion_width: int
+    variant: str
     rows: pd.DataFrame
     judged: pd.DataFrame
 
@@ -93,8 +96,9 @@ class ArmData:
         missing = self.judged[self.judged["status"] != OK]
         if len(missing):
             return f"{missing['status'].iloc[0]}: {missing['reason'].iloc[0]}"
+        # Where the rule promises no identical text, the column is empty, and nothing is to be judged.
         exact = self.judged["dtype"] == "float32"
-        return "not lossless" if (exact & ~self.judged["lossless"].astype(bool)).any() else OK
+        return "not lossless" if (exact & ~self.judged["lossless"].fillna(True).astype(bool)).any() else OK
 
     def _seconds(self) -> Array:
         return self.matrix("decode_ms") / MILLISECONDS
@@ -124,7 +128,9 @@ def noise_floor(group: pd.DataFrame) -> Interval:
     side, as crossed draws count the noise of single measurements more than once.
     """
     plain = group[group["method"] == "ar"]
-    arms = [ArmData("ar", 0, 0, rows, rows) for rows in (plain[plain["control"]], plain[~plain["control"]])]
+    arms = [
+        ArmData("ar", 0, 0, DEFAULT_VARIANT, rows, rows) for rows in (plain[plain["control"]], plain[~plain["control"]])
+    ]
     if not all(len(arm.rows) for arm in arms) or status_of_pair(*arms) != OK:
         return NO_INTERVAL
     return ratio_interval(arms[0].speed(), arms[1].speed())
@@ -136,10 +142,11 @@ def arms_of(rows: pd.DataFrame, judged: pd.DataFrame | None = None) -> list[ArmD
     judged: the whole group, where `rows` are a selection of it.
     """
     whole = rows if judged is None else judged
-    all_rows = dict(list(whole[~whole["control"]].groupby(ARM_COLUMNS, sort=False)))
-    groups = rows[~rows["control"]].groupby(ARM_COLUMNS, sort=False)
+    all_rows = dict(list(whole[~whole["control"]].groupby(ARM_KEYS, sort=False)))
+    groups = rows[~rows["control"]].groupby(ARM_KEYS, sort=False)
     return [
-        ArmData(method, budget, width, arm, all_rows[method, budget, width]) for (method, budget, width), arm in groups
+        ArmData(method, budget, width, variant, arm, all_rows[method, budget, width, variant])
+        for (method, budget, width, variant), arm in groups
     ]
 
 

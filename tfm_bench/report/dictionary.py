@@ -15,20 +15,35 @@ from pydantic import BaseModel
 
 from tfm_bench.config import CellSettings, StackConfig
 from tfm_bench.kernel_config import KernelsConfig
-from tfm_bench.measure import kernel_records, regression
+from tfm_bench.measure import example_tree, kernel_records, regression
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import CellProvenance, Provenance
 from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
 from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
+from tfm_bench.report.ablations import (
+    acceptance_rule,
+    auto_budget,
+    budget,
+    ceiling,
+    context,
+    drafting,
+    pool,
+    precision,
+    temperature,
+    width,
+)
+from tfm_bench.report.ablations import gdn_verify as gdn_verify_ablation
+from tfm_bench.report.figures import acceptance_by_depth, accepted_length_histogram, noise_floor
 from tfm_bench.report.meanings import meaning
 from tfm_bench.report.tables import to_markdown
 
 README = Path("results/README.md")
-PLACE = ["stack", "repeat", "split", "dataset", "temperature", "prompt", "method", "budget", "expansion_width"]
+PLACE = ["stack", "repeat", "split", "dataset", "temperature", "prompt", "prompt_tokens"]
+ARM = ["method", "budget", "expansion_width", "variant", "rule"]
 DECODE_COLUMNS = [
-    *[*PLACE, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
+    *[*PLACE, *ARM, "control", "status", "reason", "verify_width", "tokens", "rounds", "accepted_drafts_sum"],
     *["accepted_drafts", "acceptance_length", "max_depth", "prefill_ms", "decode_ms", *stage_times.STAGE_COLUMNS],
     *["tokens_sha256", "lossless", "first_divergence", "logit_gap", "degenerate", "gdn_implementation"],
     *["weaver_implementation", "dtype", "device", "threads", "torch", "measured_at"],
@@ -43,6 +58,22 @@ TABLES: dict[str, list[str]] = {
     "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
+    "example_tree": example_tree.COLUMNS,
+    "figures/example_tree": ["lane"],
+    "figures/acceptance_by_depth": acceptance_by_depth.COLUMNS,
+    "figures/accepted_length_histogram": accepted_length_histogram.COLUMNS,
+    "figures/noise_floor": noise_floor.COLUMNS,
+    "ablation_acceptance_rule": acceptance_rule.COLUMNS,
+    "ablation_auto_budget": auto_budget.COLUMNS,
+    "ablation_pool": pool.COLUMNS,
+    "ablation_drafting": drafting.COLUMNS,
+    "ablation_ceiling": ceiling.COLUMNS,
+    "ablation_precision": precision.COLUMNS,
+    "ablation_budget": budget.COLUMNS,
+    "ablation_width": width.COLUMNS,
+    "ablation_gdn_verify": gdn_verify_ablation.COLUMNS,
+    "ablation_temperature": temperature.COLUMNS,
+    "ablation_context": context.COLUMNS,
 }
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
@@ -56,8 +87,12 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
-TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at"}
-COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width"}
+TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
+TEXT |= {"counted_at", "depths", "kind", "token", "context"}
+COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
+COUNTS |= {"places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
+COUNTS |= {"weaver_calls", "staged_prompts", "round", "node", "parent", "token_id", "lane"}
+FLAGS = {"accepted"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results
@@ -65,6 +100,7 @@ HEAD = """# Results
 Written by `python -m tfm_bench.report.dictionary`; do not edit.
 
 - `decode.csv`: a row per repeat, prompt and arm; `gdn_verify.csv`: a row per kernel problem, arm and phase.
+- `example_tree.csv`: a row per node of one drafted tree, and one for the bonus token of its round.
 - `tables/`: what the README shows, as CSV in full precision, Markdown and LaTeX; `figures/`: what a figure draws, in
   columns of the same names.
 - `raw/`: JSON lines as measured, a file per process: `<split>.<dataset>.t<temperature x 100>.r<repeat>.jsonl`, its
@@ -105,9 +141,11 @@ def _field_types(model: type[BaseModel]) -> dict[str, str]:
 
 def _column_type(file: str, name: str) -> str:
     """That of the record's field of this name, where the column only repeats it."""
-    if name in TEXT or (name == "status" and file.startswith("tables/")):
+    if name in TEXT or (name == "status" and file.startswith(("tables/", "ablation_"))):
         return "text"
-    for model in KERNEL_MODELS if "gdn_verify" in file else DECODE_MODELS:
+    if name in FLAGS:
+        return NAMES[bool]
+    for model in KERNEL_MODELS if file.endswith("gdn_verify") and "ablation" not in file else DECODE_MODELS:
         if name in model.model_fields:
             return type_text(model.model_fields[name].annotation)
     return "integer" if name in COUNTS else "number"

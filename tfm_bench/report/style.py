@@ -86,23 +86,30 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def new_figure(rows: int, columns: int, note: str) -> tuple[Figure, list[list[Axes]]]:
+def new_figure(
+    rows: int, columns: int, note: str, panel_height: float = PANEL_HEIGHT_INCHES
+) -> tuple[Figure, list[list[Axes]]]:
     """A double-column figure of panels; `note` (device, date, n, interval) stands in small print below them."""
-    height = rows * PANEL_HEIGHT_INCHES + NOTE_SHARE
+    height = rows * panel_height + NOTE_SHARE
     figure = Figure(figsize=(DOUBLE_COLUMN_INCHES, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0, NOTE_SHARE / height, 1, 1 - NOTE_SHARE / height))  # type: ignore[union-attr, call-arg]
     figure.text(0.01, 0.01, note, fontsize=6, color="#444444", va="bottom")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
+def origin_note(rows: pd.DataFrame) -> str:
+    """Date, device, dtype and stack of rows of decode.csv."""
+    devices = " + ".join(f"{device}, {threads} threads" for device, threads in _distinct(rows, "device", "threads"))
+    date = str(rows["measured_at"].max())[:10]
+    return f"Measured {date} on {devices}, {'/'.join(rows['dtype'].unique())}; stack {'/'.join(rows['stack'].unique())}"
+
+
 def measured_note(decode: pd.DataFrame) -> str:
     """Device, dtype, date, n and interval type of the reported split: what a reader needs beside a number."""
     test = decode[decode["split"] == "test"]
-    devices = " + ".join(f"{device}, {threads} threads" for device, threads in _distinct(test, "device", "threads"))
     prompts = len(test[["dataset", "prompt"]].drop_duplicates())
-    date = str(test["measured_at"].max())[:10]
     return (
-        f"Measured {date} on {devices}, {'/'.join(test['dtype'].unique())}; stack {'/'.join(test['stack'].unique())}; "
+        f"{origin_note(test)}; "
         f"n = {prompts} test prompts × {test['repeat'].nunique()} repeats, less prompts whose text loops.\n"
         "Whiskers and bands: 95 % percentile intervals, paired bootstrap over repeats and prompts, 10,000 draws."
     )

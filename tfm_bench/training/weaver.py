@@ -162,7 +162,8 @@ def main() -> None:
         weaver = new_weaver(model)
         return weaver, train(form, steps, arguments.seed, weaver, drafter, text, arguments.output, control)
 
-    part, form, pilots = "weaver", arguments.form, {}
+    part, form = "weaver", arguments.form
+    pilots: dict[str, float] = {}
     if arguments.control or form:
         form, part = form or LOSSES[0], f"controls/{arguments.control or f'{form}_loss'}"
     else:

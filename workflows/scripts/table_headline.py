@@ -6,8 +6,9 @@ from _entry import entry
 
 from tfm_bench.measure.records import read_decode_table
 from tfm_bench.report.speedup import table_headline
-from tfm_bench.report.tables import write_table
+from tfm_bench.report.tables import Best, write_table
 
 with entry(snakemake.log[0]):
     table = table_headline(read_decode_table(Path(snakemake.input[0])))
-    write_table(table, **{kind: Path(path) for kind, path in snakemake.output.items()})
+    best = Best("speedup", by=("dataset", "temperature", "baseline", "prompt_selection"))
+    write_table(table, **{kind: Path(path) for kind, path in snakemake.output.items()}, best=best)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from tfm_bench.config import TREE_METHODS
 from tfm_bench.measure.statistics import rate_interval
 from tfm_bench.report.arms import OK, arms_of, groups_of, not_degenerate
-from tfm_bench.report.style import METHOD_STYLES, house_style, label_lines, new_figure
+from tfm_bench.report.budget_lines import budget_lines
+from tfm_bench.report.style import house_style, new_figure
 
 VERSION = 5
 
@@ -51,38 +49,10 @@ def figure_acceptance_by_budget(data: pd.DataFrame, note: str) -> Figure:
         figure, panels = new_figure(len(temperatures), len(datasets), note)
         for line, temperature in zip(panels, temperatures, strict=True):
             for axes, dataset in zip(line, datasets, strict=True):
-                _panel(axes, data[(data["temperature"] == temperature) & (data["dataset"] == dataset)])
+                panel = data[(data["temperature"] == temperature) & (data["dataset"] == dataset)]
+                budget_lines(axes, panel, "acceptance_length", bottom=1)
                 axes.set_title(f"{dataset}, T = {temperature:g}", loc="left")
             line[0].set_ylabel("acceptance length")
         for axes in panels[-1]:
             axes.set_xlabel("budget (draft nodes)")
     return figure
-
-
-def _panel(axes: Axes, data: pd.DataFrame) -> None:
-    trees, chain = data[data["method"].isin(TREE_METHODS)], data[data["method"] == "dflash_chain"]
-    budgets = sorted(trees["budget"].unique())
-    ends = []
-    for method, rows in trees.groupby("method", sort=False):
-        _line(axes, str(method), rows["budget"].to_list(), rows)
-        ends.append((float(budgets[-1]), float(rows["acceptance_length"].iloc[-1]), str(method)))
-    if len(chain) and budgets:
-        _line(axes, "dflash_chain", chain["budget"].to_list(), chain)
-        # Beyond its block the chain has no more to draft: the line goes on level.
-        last = chain.iloc[[-1, -1]]
-        _line(axes, "dflash_chain", [int(last["budget"].iloc[0]), budgets[-1]], last, marker="")
-        ends.append((float(budgets[-1]), float(last["acceptance_length"].iloc[0]), "dflash_chain"))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(budgets))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.set_ylim(bottom=1)
-    label_lines(axes, ends)
-
-
-def _line(axes: Axes, method: str, x: list[int], rows: pd.DataFrame, marker: str | None = None) -> None:
-    style = METHOD_STYLES[method]
-    shown = style.marker if marker is None else marker
-    axes.plot(x, rows["acceptance_length"], color=style.colour, linestyle=style.line, marker=shown, label=style.label)
-    low, high = rows["acceptance_length_low"], rows["acceptance_length_high"]
-    axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)

@@ -1,0 +1,13 @@
+"""Measure the cells of one ablation."""
+
+from pathlib import Path
+
+from _entry import entry
+
+from tfm_bench.config import CellSettings
+
+with entry(snakemake.log[0]):
+    from tfm_bench.measure.cells import decode_cells
+
+    points = {name: CellSettings.model_validate(settings) for name, settings in snakemake.params.points.items()}
+    decode_cells(points, Path(snakemake.output.records))

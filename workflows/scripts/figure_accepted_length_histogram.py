@@ -1,0 +1,18 @@
+"""Rounds by accepted drafts: the figure, and the numbers in it."""
+
+from pathlib import Path
+
+from _entry import entry
+
+from tfm_bench.measure.files import write_text
+from tfm_bench.measure.records import read_decode_table
+from tfm_bench.report.figures.accepted_length_histogram import figure_accepted_length_histogram, plotted_lengths
+from tfm_bench.report.round_shares import read_test_rounds
+from tfm_bench.report.style import measured_note, save_figure
+
+with entry(snakemake.log[0]):
+    decode = read_decode_table(Path(snakemake.input.decode))
+    data = plotted_lengths(decode, read_test_rounds(map(Path, snakemake.input.rounds)))
+    figure = figure_accepted_length_histogram(data, measured_note(decode))
+    write_text(Path(snakemake.output.csv), data.to_csv(index=False, lineterminator="\n"))
+    save_figure(figure, pdf=Path(snakemake.output.pdf), png=Path(snakemake.output.png))
