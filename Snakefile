@@ -17,6 +17,7 @@ SMOKE = Path("config/smoke.yaml")
 
 
 include: "workflows/common.smk"
+include: "workflows/report_items.smk"
 
 
 try:
@@ -41,9 +42,6 @@ except UserError as error:
     stop(error)
 
 
-report: "workflows/report/workflow.rst"
-
-
 wildcard_constraints:
     suite=r"(smoke/)?",
     split="dev|test",
@@ -58,6 +56,7 @@ include: "workflows/analysis.smk"
 include: "workflows/report.smk"
 include: "workflows/kernels.smk"
 include: "workflows/ablations.smk"
+include: "workflows/html_report.smk"
 include: "workflows/gates.smk"
 include: "workflows/checkpoints.smk"
 

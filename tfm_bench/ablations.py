@@ -32,7 +32,7 @@ PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceil
 class ProbeSettings(Strict):
     """What the process that measures something other than decoding needs: the slice of the configuration."""
 
-    ablation: AblationName
+    ablation: AblationName | Literal["claims"]
     stack: StackConfig
     ablations: AblationsConfig
     expansion_width: Count | Literal["auto"]
@@ -51,8 +51,8 @@ def ablation_points(config: Config, ablation: str) -> Points:
     return points
 
 
-def probe_settings(config: Config, ablation: AblationName) -> ProbeSettings:
-    """What the probe of an ablation depends on."""
+def probe_settings(config: Config, ablation: AblationName | Literal["claims"]) -> ProbeSettings:
+    """What the probe of an ablation, or that of the claims, depends on."""
     return ProbeSettings(
         ablation=ablation,
         stack=config.stack,

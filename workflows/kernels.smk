@@ -63,7 +63,7 @@ rule table_gdn_verify:
         "results/{suite}gdn_verify.csv",
         checked="results/{suite}checks/roofline.csv",
     output:
-        csv=report("results/{suite}tables/gdn_verify.csv", caption="report/gdn_verify.rst", category="Kernels"),
+        csv="results/{suite}tables/gdn_verify.csv",
         markdown="results/{suite}tables/gdn_verify.md",
         latex="results/{suite}tables/gdn_verify.tex",
     log:
@@ -85,7 +85,7 @@ rule figure_gdn_verify_latency:
     output:
         csv="results/{suite}figures/gdn_verify_latency.csv",
         pdf="figures/{suite}gdn_verify_latency.pdf",
-        png=report("figures/{suite}gdn_verify_latency.png", caption="report/gdn_verify_latency.rst", category="Kernels"),
+        png="figures/{suite}gdn_verify_latency.png",
     log:
         "logs/{suite}figure_gdn_verify_latency.log",
     conda:
@@ -105,7 +105,7 @@ rule figure_gdn_verify_speedup:
     output:
         csv="results/{suite}figures/gdn_verify_speedup.csv",
         pdf="figures/{suite}gdn_verify_speedup.pdf",
-        png=report("figures/{suite}gdn_verify_speedup.png", caption="report/gdn_verify_speedup.rst", category="Kernels"),
+        png="figures/{suite}gdn_verify_speedup.png",
     log:
         "logs/{suite}figure_gdn_verify_speedup.log",
     conda:
@@ -125,7 +125,7 @@ rule figure_gdn_state_memory:
     output:
         csv="results/{suite}figures/gdn_state_memory.csv",
         pdf="figures/{suite}gdn_state_memory.pdf",
-        png=report("figures/{suite}gdn_state_memory.png", caption="report/gdn_state_memory.rst", category="Kernels"),
+        png="figures/{suite}gdn_state_memory.png",
     log:
         "logs/{suite}figure_gdn_state_memory.log",
     conda:

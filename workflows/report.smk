@@ -6,7 +6,7 @@ rule figure_speedup_by_dataset:
     output:
         csv="results/{suite}figures/speedup_by_dataset.csv",
         pdf="figures/{suite}speedup_by_dataset.pdf",
-        png=report("figures/{suite}speedup_by_dataset.png", caption="report/speedup_by_dataset.rst", category="Speedup"),
+        png="figures/{suite}speedup_by_dataset.png",
     log:
         "logs/{suite}figure_speedup_by_dataset.log",
     conda:
@@ -25,11 +25,7 @@ rule figure_acceptance_by_budget:
     output:
         csv="results/{suite}figures/acceptance_by_budget.csv",
         pdf="figures/{suite}acceptance_by_budget.pdf",
-        png=report(
-            "figures/{suite}acceptance_by_budget.png",
-            caption="report/acceptance_by_budget.rst",
-            category="Acceptance",
-        ),
+        png="figures/{suite}acceptance_by_budget.png",
     log:
         "logs/{suite}figure_acceptance_by_budget.log",
     conda:
@@ -51,7 +47,7 @@ rule figure_speedup_by_budget:
     output:
         csv="results/{suite}figures/speedup_by_budget.csv",
         pdf="figures/{suite}speedup_by_budget.pdf",
-        png=report("figures/{suite}speedup_by_budget.png", caption="report/speedup_by_budget.rst", category="Speedup"),
+        png="figures/{suite}speedup_by_budget.png",
     log:
         "logs/{suite}figure_speedup_by_budget.log",
     conda:
@@ -73,9 +69,7 @@ rule figure_acceptance_by_depth:
     output:
         csv="results/{suite}figures/acceptance_by_depth.csv",
         pdf="figures/{suite}acceptance_by_depth.pdf",
-        png=report(
-            "figures/{suite}acceptance_by_depth.png", caption="report/acceptance_by_depth.rst", category="Acceptance"
-        ),
+        png="figures/{suite}acceptance_by_depth.png",
     log:
         "logs/{suite}figure_acceptance_by_depth.log",
     conda:
@@ -103,11 +97,7 @@ rule figure_accepted_length_histogram:
     output:
         csv="results/{suite}figures/accepted_length_histogram.csv",
         pdf="figures/{suite}accepted_length_histogram.pdf",
-        png=report(
-            "figures/{suite}accepted_length_histogram.png",
-            caption="report/accepted_length_histogram.rst",
-            category="Acceptance",
-        ),
+        png="figures/{suite}accepted_length_histogram.png",
     log:
         "logs/{suite}figure_accepted_length_histogram.log",
     conda:
@@ -135,7 +125,7 @@ rule figure_stage_times:
     output:
         csv="results/{suite}figures/stage_times.csv",
         pdf="figures/{suite}stage_times.pdf",
-        png=report("figures/{suite}stage_times.png", caption="report/figure_stage_times.rst", category="Stage times"),
+        png="figures/{suite}stage_times.png",
     log:
         "logs/{suite}figure_stage_times.log",
     conda:
@@ -154,7 +144,7 @@ rule figure_noise_floor:
     output:
         csv="results/{suite}figures/noise_floor.csv",
         pdf="figures/{suite}noise_floor.pdf",
-        png=report("figures/{suite}noise_floor.png", caption="report/noise_floor.rst", category="Speedup"),
+        png="figures/{suite}noise_floor.png",
     log:
         "logs/{suite}figure_noise_floor.log",
     conda:
@@ -192,7 +182,7 @@ rule figure_example_tree:
     output:
         csv="results/{suite}figures/example_tree.csv",
         pdf="figures/{suite}example_tree.pdf",
-        png=report("figures/{suite}example_tree.png", caption="report/example_tree.rst", category="Acceptance"),
+        png="figures/{suite}example_tree.png",
     log:
         "logs/{suite}figure_example_tree.log",
     conda:

@@ -253,7 +253,7 @@ def test_each_prompt_has_its_own_load_and_a_busy_one_is_said_once(cells, stack_f
     cells.decode_cell(settings_for(stack_folder), stack_folder / "cell.jsonl")
     said = [line for line in capsys.readouterr().err.splitlines() if "cores busy" in line]
     effect = "other processes kept 0.3 cores busy; its times may be too long"
-    assert said == [f"test math T=1 repeat 0, prompt 1 (p1): {effect}"]
+    assert said == [f"test math T=1 float32 repeat 0, prompt 1 (p1): {effect}"]
     assert [r.provenance.foreign_load for r in read_records(stack_folder / "cell.jsonl")][::8] == loads
 
 

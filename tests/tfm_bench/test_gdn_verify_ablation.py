@@ -1,6 +1,7 @@
 """The ablation of Gated-DeltaNet verification: like compared with like, shares from the staged runs alone."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.tfm_bench.arm_frames import SHARES, ablation_data, arm_frame
@@ -99,3 +100,10 @@ def test_bars_sum_to_the_staged_round_and_dots_are_the_ratios():
 
 def test_the_note_counts_staged_prompts():
     assert "Stages: 2 prompts" in gdn_verify.note(data(staged_prompts=2))
+
+
+def test_processes_that_ran_other_kernels_of_their_own_are_a_mixture():
+    first = data().decode
+    second = first.assign(repeat=1, gdn_implementation="torch")
+    both = ablation_data(pd.concat([first, second], ignore_index=True))
+    assert set(gdn_verify.table(both)["status"]) == {"mixed hardware: gdn_implementation"}

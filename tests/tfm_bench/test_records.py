@@ -93,8 +93,9 @@ def test_the_table_survives_its_file_with_and_without_failures(cell, fields):
 
 def test_columns_are_those_of_the_contract(cell):
     columns = (
-        "stack,repeat,split,dataset,temperature,prompt,method,budget,expansion_width,control,status,reason,"
-        "verify_width,tokens,rounds,accepted_drafts_sum,accepted_drafts,acceptance_length,max_depth,prefill_ms,"
+        "stack,repeat,split,dataset,temperature,prompt,prompt_tokens,method,budget,expansion_width,variant,rule,"
+        "control,status,reason,verify_width,tokens,rounds,accepted_drafts_sum,accepted_drafts,acceptance_length,"
+        "max_depth,prefill_ms,"
         "decode_ms,draft_ms,tree_ms,verify_ms,accept_ms,commit_ms,other_ms,tokens_sha256,lossless,first_divergence,"
         "logit_gap,degenerate,gdn_implementation,weaver_implementation,dtype,device,threads,torch,measured_at"
     )

@@ -17,6 +17,7 @@ FAKES = {
     "fake_engine.py": "engine.py",
     "fake_recorded_trees.py": "measure/recorded_trees.py",
     "fake_kernels.py": "measure/kernels.py",
+    "fake_claims_probe.py": "measure/probes/claims.py",
     "fake_example_tree.py": "measure/example_tree.py",
 }
 DATASETS = ("math", "code", "chat")

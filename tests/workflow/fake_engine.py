@@ -24,6 +24,10 @@ class Arm:
     variant: str = "default"
 
 
+class Draft:
+    """A name that signatures of variants need."""
+
+
 class Tokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

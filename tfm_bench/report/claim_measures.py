@@ -19,6 +19,7 @@ from tfm_bench.report.arms import ALL_DATASETS, OK
 from tfm_bench.report.claims import Measure, Measured, Missing
 from tfm_bench.report.gdn_verify import FUSED, RECURRENCE, SHAPES, one_problem
 
+VERSION = 1
 TEMPERATURE, PAPER_BUDGET = 1.0, 64
 Tables = Mapping[str, pd.DataFrame]
 

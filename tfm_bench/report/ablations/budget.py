@@ -56,6 +56,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, column: str, bottom: float) -> None:
     elif column == "round_time_ms" and len(plain):
         style, height = METHOD_STYLES["ar"], float(plain[column].iloc[0])
         axes.axhline(height, color=style.colour, linestyle=style.line)
-        axes.text(0.02, height, style.label, transform=axes.get_yaxis_transform(), va="top", fontsize=7)
+        at_end = axes.get_yaxis_transform()
+        axes.text(1.0, height, style.label, transform=at_end, color=style.colour, va="top", fontsize=7)
     if len(drafting):
         budget_lines(axes, drafting, column, bottom=bottom)

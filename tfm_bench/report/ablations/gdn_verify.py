@@ -47,9 +47,10 @@ def table(data: AblationData) -> pd.DataFrame:
     verification by the same implementation over that of the row. An implementation that lacks a method is not in it:
     where torch stepped in, the row is torch's.
     """
-    plain = data.decode.loc[data.decode["method"] == "ar", "gdn_implementation"].iloc[0]
-    # Arms of one process on one machine: here another implementation is what is compared, no mixture.
-    paired = data.decode.assign(verified_by=data.decode["gdn_implementation"], gdn_implementation=plain)
+    decode = data.decode
+    plain = decode[decode["method"] == "ar"].groupby("repeat")["gdn_implementation"].first()
+    # Within a process another implementation is what is compared here, no mixture of machines.
+    paired = decode.assign(verified_by=decode["gdn_implementation"], gdn_implementation=decode["repeat"].map(plain))
     rows = arm_rows(paired, further=_of_verification)
     arms = rows[rows["method"] == "tfm"].drop_duplicates(ARM).reindex(columns=COLUMNS)
     return arms.reset_index(drop=True).astype({"staged_prompts": "Int64"})
