@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -14,8 +14,10 @@ from tfm_bench.ablation_config import AblationsConfig
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import KernelsConfig, RecordedTreesConfig
+from tfm_bench.latency_config import LatencyConfig, LatencyRun
 from tfm_bench.prompts.datasets import PACKAGED, packaged_file
-from tfm_bench.stack_config import SOURCE, STACK_PARTS, StackConfig
+from tfm_bench.prompts.sources import DATASETS, splits
+from tfm_bench.stack_config import SOURCE, STACK_PARTS, PromptedStack, StackConfig
 from tfm_bench.stack_config import STATE_STORING as STATE_STORING
 
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
@@ -27,13 +29,18 @@ STAGES = ("draft", "tree", "verify", "accept", "commit")
 TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
 SPLITS = ("dev", "test")
 NODES_PER_WEAVER_CALL = 16
+# Ablations that decode with `tfm` whatever `methods` says, and those about Gated-DeltaNet layers.
+WEAVER_ABLATIONS = frozenset(
+    {"width", "gdn_verify", "pool", "acceptance_rule", "drafting", "ceiling", "auto_budget", "precision"}
+)
+GDN_ABLATIONS = frozenset({"gdn_verify", "precision"})
 
 
 class PromptCounts(Strict):
     """Prompts per dataset: dev chooses budgets, test is reported."""
 
     dev: Count
-    test: Count
+    test: Count | Literal["all"]
 
 
 class Config(Strict):
@@ -51,13 +58,13 @@ class Config(Strict):
     seed: Annotated[int, Field(ge=0)]
     kernels: KernelsConfig
     ablations: AblationsConfig
+    latency: LatencyConfig
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if "ar" not in self.methods:
             raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
-        if "tfm" in self.methods and self.stack.parts is not None and "weaver" not in self.stack.parts:
-            raise ValueError("methods: found 'tfm'; it is accepted for stacks whose parts have a weaver")
+        self._check_parts()
         for key in ("datasets", "temperatures", "methods", "budgets"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
@@ -66,6 +73,29 @@ class Config(Strict):
             if not math.isclose(temperature * 100, round(temperature * 100), abs_tol=1e-6):
                 raise ValueError(f"temperatures: found {temperature}; whole hundredths are accepted")
         return self
+
+    def _check_parts(self) -> None:
+        """What needs a Weaver or Gated-DeltaNet layers is accepted for stacks that have them."""
+        run = set(self.ablations.run)
+        if not self.stack.has_weaver:
+            if "tfm" in self.methods:
+                raise ValueError("methods: found 'tfm'; it is accepted for stacks whose parts have a weaver")
+            if self.measures_kernels and any("weaver" in grid.trees for grid in self.kernels.grids):
+                raise ValueError("kernels.grids: found 'weaver'; it is accepted for stacks whose parts have a weaver")
+            if needing := sorted(run & WEAVER_ABLATIONS):
+                raise ValueError(f"ablations.run: found {needing[0]!r}; it is accepted for stacks with a weaver")
+        if not self.measures_kernels and (needing := sorted(run & GDN_ABLATIONS)):
+            raise ValueError(f"ablations.run: found {needing[0]!r}; it is accepted where stack.gdn_verify is not null")
+
+    @property
+    def measures_kernels(self) -> bool:
+        """Whether the target has layers that the kernel benchmark is about."""
+        return self.stack.gdn_verify is not None
+
+    @property
+    def watches_claims(self) -> bool:
+        """Whether rounds are those that the paper makes claims about: trees of Weaver over Gated-DeltaNet layers."""
+        return self.stack.has_weaver and self.measures_kernels
 
 
 class ArmSettings(Strict):
@@ -89,7 +119,7 @@ class CellSettings(Strict):
     split: Literal["dev", "test"]
     temperature: Temperature
     repeat: Annotated[int, Field(ge=0)]
-    prompts: Count
+    prompts: Count | Literal["all"]
     methods: list[Method]
     budgets: list[Budget]
     expansion_width: Count | Literal["auto"]
@@ -115,6 +145,13 @@ class KernelSettings(Strict):
 
     threads: Count
     kernels: KernelsConfig
+
+
+class LatencySettings(Strict):
+    """What the process that measures latency needs."""
+
+    threads: Count
+    latency: LatencyRun
 
 
 def load_config(mapping: Mapping[str, Any], *, origin: str = "config") -> Config:
@@ -175,6 +212,11 @@ def kernel_settings(config: Config) -> KernelSettings:
     return KernelSettings(threads=config.stack.threads, kernels=config.kernels)
 
 
+def latency_settings(config: Config) -> LatencySettings:
+    """The slice of `config` that the latency benchmark depends on."""
+    return LatencySettings(threads=config.stack.threads, latency=config.latency.run())
+
+
 def part_files(stack: StackConfig) -> list[str]:
     """What the parts of the stack consist of; of a downloaded part, the file that is written last.
 
@@ -192,11 +234,23 @@ def part_files(stack: StackConfig) -> list[str]:
 
 def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
     """Every file of the stack that a cell reads. Raises UserError for a missing part, dataset or package."""
-    root, files = Path(stack.path), part_files(stack)
+    return [*part_files(stack), *prompt_files(stack, dataset=dataset, split=split)]
+
+
+def prompt_files(stack: PromptedStack, *, dataset: str, split: str) -> list[str]:
+    """The file of the stack that prompts are read from; none for those that a package holds.
+
+    Prepared ones need not be there yet. Raises UserError for a missing package, for a dataset that is not known and
+    for a split that it does not have.
+    """
+    if is_prepared(stack, dataset):
+        if split not in splits(dataset):
+            raise UserError(f"datasets: found '{dataset}'; where a {split} split is needed, one that has it is accepted")
+        return [str(Path(stack.path) / "prompts" / f"{dataset}.{split}.jsonl")]
     if is_packaged(stack, dataset):
         packaged_file(dataset)
-        return files
-    return [*files, str(_prompt_file(root / "prompts", dataset, split))]
+        return []
+    return [str(_prompt_file(Path(stack.path) / "prompts", dataset, split, stack.wording is not None))]
 
 
 def control_files(stack: StackConfig) -> list[str]:
@@ -204,21 +258,32 @@ def control_files(stack: StackConfig) -> list[str]:
     return [str(path) for path in sorted(Path(stack.path).glob("controls/*/*")) if path.is_file()]
 
 
-def is_packaged(stack: StackConfig, dataset: str) -> bool:
+def is_prepared(stack: PromptedStack, dataset: str) -> bool:
+    """Whether the run makes the prompt file itself, from a public data set."""
+    return stack.wording is not None and dataset in DATASETS
+
+
+def is_packaged(stack: PromptedStack, dataset: str) -> bool:
     """Whether the prompts come from an installed package and not from a file of the stack."""
+    if is_prepared(stack, dataset):
+        return False
     return dataset in PACKAGED and not (Path(stack.path) / "prompts" / f"{dataset}.test.jsonl").is_file()
 
 
-def splits_of(stack: StackConfig, dataset: str) -> tuple[str, ...]:
-    """Packaged benchmarks are only reported, never tuned on: they have no dev split."""
+def splits_of(stack: PromptedStack, dataset: str) -> tuple[str, ...]:
+    """Packaged benchmarks are only reported, never tuned on: they have no dev split, nor have whole public data sets."""
+    if is_prepared(stack, dataset):
+        return splits(dataset)
     return ("test",) if is_packaged(stack, dataset) else SPLITS
 
 
-def require_dev_split(config: Config) -> None:
+def require_dev_split(stack: PromptedStack, datasets: Sequence[str]) -> None:
     """Raises UserError when no dataset can choose the budgets."""
-    if not any("dev" in splits_of(config.stack, dataset) for dataset in config.datasets):
-        found = ", ".join(config.datasets)
-        raise UserError(f"datasets: found {found}; one with a dev split is needed to choose budgets on (math, for one)")
+    if not any("dev" in splits_of(stack, dataset) for dataset in datasets):
+        found, known = ", ".join(datasets), "math" if stack.wording is None else "gsm8k"
+        raise UserError(
+            f"datasets: found {found}; one with a dev split is needed to choose budgets on ({known}, for one)"
+        )
 
 
 def _part_files(folder: Path) -> list[Path]:
@@ -231,11 +296,12 @@ def _part_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
-def _prompt_file(folder: Path, dataset: str, split: str) -> Path:
+def _prompt_file(folder: Path, dataset: str, split: str, prepares: bool) -> Path:
     path = folder / f"{dataset}.{split}.jsonl"
     if not path.is_file():
         known = sorted(file.name.split(".")[0] for file in folder.glob(f"*.{split}.jsonl"))
-        raise UserError(f"datasets: found '{dataset}'; accepted are {', '.join([*known, *PACKAGED])}")
+        names = dict.fromkeys([*known, *(DATASETS if prepares else ()), *PACKAGED])
+        raise UserError(f"datasets: found '{dataset}'; accepted are {', '.join(names)}")
     return path
 
 

@@ -23,6 +23,7 @@ from tfm_bench.errors import UserError
 from tfm_bench.generation import Generation, Round, StageClock
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
 from tfm_bench.models.target import Target, TargetOutput
+from tfm_bench.models.target_layers import GdnLayer
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_files import load_weaver
 from tfm_bench.tree import TokenTree
@@ -87,14 +88,14 @@ BUILDERS: Mapping[str, Builder] = {
 class Stack:
     """A target with its drafter and Weaver, ready to decode one sequence at a time.
 
-    directory: where it was loaded from; builders: method -> what builds its trees; rule: which drafts of a verified
+    directory: where it was loaded from; own_weaver: None for a stack that decodes without `tfm`; builders: method -> what builds its trees; rule: which drafts of a verified
     tree are accepted.
     """
 
     directory: Path
     target: Target
     drafter: DrafterRuntime
-    weaver: WeaverRuntime
+    own_weaver: WeaverRuntime | None
     tokenizer: PreTrainedTokenizerBase | None
     stop_ids: frozenset[int]
     builders: Mapping[str, Builder] = field(default_factory=lambda: BUILDERS)
@@ -104,6 +105,18 @@ class Stack:
     def block_size(self) -> int:
         """Rows that the drafter fills in one pass, the anchor's included."""
         return self.drafter.config.block_size
+
+    @property
+    def weaver(self) -> WeaverRuntime:
+        """Raises UserError for a stack without one."""
+        if self.own_weaver is None:
+            raise UserError(f"method: found 'tfm'; {self.directory} has no Weaver, the other methods are accepted")
+        return self.own_weaver
+
+    @property
+    def weaver_implementation(self) -> str:
+        """What builds Weaver's trees: torch, compiled or triton; none for a stack without a Weaver."""
+        return "none" if self.own_weaver is None else self.own_weaver.implementation
 
     @property
     def gdn_implementation(self) -> str:
@@ -116,31 +129,38 @@ class Stack:
         return self.target.device
 
     @classmethod
-    def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:
-        """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit."""
+    def load(
+        cls, directory: Path, *, dtype: str, gdn_verify: str | None, commit: str, with_weaver: bool = True
+    ) -> Stack:
+        """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit.
+
+        gdn_verify: None for a target without Gated-DeltaNet layers, and only for such a one.
+        """
         kind = getattr(torch, dtype)
         drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind)
         target = Target.from_pretrained(
             directory / "target",
             dtype=kind,
             tap_layer_ids=drafter.config.target_layer_ids,
-            gdn_verify=gdn_verify,
+            gdn_verify=gdn_verify or "fused",
             commit=commit,
         )
-        weaver = load_weaver(directory / "weaver", kind)
+        _check_gdn(directory, target, gdn_verify)
+        weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
         _check_fit(directory, target, drafter, weaver)
-        runtime = WeaverRuntime(weaver, target.embedding, target.head.weight)
+        runtime = WeaverRuntime(weaver, target.embedding, target.head.weight) if weaver is not None else None
         tokenizer = _load_tokenizer(directory / "target")
         return cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
 
 
-def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver) -> None:
+def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver | None) -> None:
     """Raises UserError for a drafter or Weaver that was made for another target."""
     wanted = [
         ("drafter", "hidden_size", drafter.config.hidden_size, target.hidden_size),
-        ("weaver", "d_model", weaver.config.d_model, target.hidden_size),
-        ("weaver", "d_embed", weaver.config.d_embed, target.hidden_size),
     ]
+    if weaver is not None:
+        wanted.append(("weaver", "d_model", weaver.config.d_model, target.hidden_size))
+        wanted.append(("weaver", "d_embed", weaver.config.d_embed, target.hidden_size))
     for part, key, found, accepted in wanted:
         if found != accepted:
             raise UserError(f"{directory / part / 'config.json'}: {key} is {found}; the target's width is {accepted}")
@@ -148,6 +168,17 @@ def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver:
     if not 0 <= mask < target.vocab_size:
         file = directory / "drafter" / "config.json"
         raise UserError(f"{file}: mask_token_id is {mask}; the target has token ids 0 to {target.vocab_size - 1}")
+
+
+def _check_gdn(directory: Path, target: Target, gdn_verify: str | None) -> None:
+    """Raises UserError where the configuration is about another kind of target."""
+    has_layers = any(isinstance(layer, GdnLayer) for layer in target.layers)
+    if has_layers == (gdn_verify is None):
+        kind, accepted = ("has", "a method, fused for one,") if has_layers else ("has no", "null")
+        raise UserError(
+            f"stack.gdn_verify: found {gdn_verify or 'null'}; "
+            f"{directory / 'target'} {kind} Gated-DeltaNet layers, so that {accepted} is accepted"
+        )
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

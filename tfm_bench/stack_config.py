@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from tfm_bench.config_types import Count, Slug, Strict
 from tfm_bench.errors import UserError
+from tfm_bench.prompts.questions import Wording
+from tfm_bench.prompts.templates import ChatFormat
 
 Part = Literal["target", "drafter", "weaver"]
 STACK_PARTS: tuple[Part, ...] = get_args(Part)
@@ -54,17 +56,30 @@ class PinnedPart(Strict):
         return self
 
 
-class StackConfig(Strict):
-    """Which checkpoints decode, and along which of the equivalent paths.
+class PromptedStack(Strict):
+    """What every stack says of its prompts, which stand in `path`/prompts.
 
-    parts: published checkpoints that the run downloads into `path`; None for a stack that stands there already.
+    wording: in whose words the public data sets are prepared there; None for a stack that comes with its prompts.
+    reasoning, chat_format: how a chat prompt is rendered, see tfm_bench.prompts.templates.
     """
 
     name: Slug
     path: str
+    wording: Wording | None = None
+    reasoning: bool = False
+    chat_format: ChatFormat = "template"
+
+
+class StackConfig(PromptedStack):
+    """Which checkpoints decode, and along which of the equivalent paths.
+
+    parts: published checkpoints that the run downloads into `path`; None for a stack that stands there already.
+    gdn_verify: None for a target without Gated-DeltaNet layers.
+    """
+
     parts: dict[Part, PinnedPart] | None = None
     dtype: Literal["float32", "bfloat16"]
-    gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"]
+    gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"] | None
     commit: Literal["replay", "fold", "select"]
     threads: Count
 
@@ -78,6 +93,11 @@ class StackConfig(Strict):
             if self.path != f"checkpoints/{self.name}":
                 raise ValueError(f"path: found {self.path!r}; parts are downloaded into checkpoints/{self.name}")
         return self
+
+    @property
+    def has_weaver(self) -> bool:
+        """Whether `tfm` can be decoded."""
+        return self.parts is None or "weaver" in self.parts
 
 
 def pinned_part(stack: StackConfig, part: str) -> PinnedPart:

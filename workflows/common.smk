@@ -6,6 +6,7 @@ from tfm_bench.config import (
     cell_settings,
     control_files,
     kernel_settings,
+    latency_settings,
     require_dev_split,
     splits_of,
     stack_files,
@@ -116,6 +117,11 @@ def kernel_outputs(suite):
     return [*files, *shown(suite, KERNEL_TABLES, FIGURES["Kernels"])]
 
 
+def latency_outputs(suite):
+    """What the latency benchmark leaves."""
+    return [f"results/{suite}latency_27b.csv", *shown(suite, ["latency_27b"], ["latency_27b"])]
+
+
 def shown(suite, tables, figures):
     """Files of these tables and figures."""
     return [
@@ -128,7 +134,7 @@ def raw_files(wildcards):
     """The records of every cell of a suite."""
     config = CONFIGS[wildcards.suite]
     try:
-        require_dev_split(config)
+        require_dev_split(config.stack, config.datasets)
     except UserError as error:
         stop(error)
     # Dev prompts choose budgets and carry no interval: one process is enough.
@@ -197,6 +203,11 @@ def example_params(wildcards):
 def kernel_params(wildcards):
     """The slice of the configuration that the kernel benchmark depends on."""
     return kernel_settings(CONFIGS[wildcards.suite]).model_dump()
+
+
+def latency_params(wildcards):
+    """The slice of the configuration that the latency benchmark depends on."""
+    return latency_settings(CONFIGS[wildcards.suite]).model_dump()
 
 
 def cell_params(wildcards):

@@ -147,8 +147,8 @@ def test_a_packaged_benchmark_that_is_not_installed_is_noticed_before_anything_r
 
 def test_some_dataset_must_have_a_dev_split(stack):
     config = load_config(DEFAULTS | {"stack": stack.model_dump(), "datasets": ["humaneval"]})
-    assert "dev split" in message(require_dev_split, config)
-    require_dev_split(config.model_copy(update={"datasets": ["humaneval", "code"]}))
+    assert "dev split" in message(require_dev_split, config.stack, config.datasets)
+    require_dev_split(config.stack, ["humaneval", "code"])
 
 
 def test_select_needs_a_method_that_stores_states():

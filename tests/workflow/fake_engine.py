@@ -34,11 +34,6 @@ class Tokenizer:
 
 
 @dataclass
-class Weaver:
-    implementation: str = "fake"
-
-
-@dataclass
 class Rule:
     name: str = "sample_match"
 
@@ -51,11 +46,13 @@ class Stack:
     block_size: int = 16
     gdn_implementation: str = "fake"
     device: str = "cpu"
-    weaver: Weaver = field(default_factory=lambda: Weaver())
+    weaver_implementation: str = "fake"
     rule: Rule = field(default_factory=lambda: Rule())
 
     @classmethod
-    def load(cls, directory: Path, *, dtype: str, gdn_verify: str, commit: str) -> Stack:
+    def load(
+        cls, directory: Path, *, dtype: str, gdn_verify: str | None, commit: str, with_weaver: bool = True
+    ) -> Stack:
         return cls(directory, Tokenizer(), [0])
 
 

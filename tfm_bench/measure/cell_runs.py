@@ -17,7 +17,7 @@ from tfm_bench.measure.partial import PromptResult
 from tfm_bench.measure.provenance import CellProvenance, now
 from tfm_bench.measure.records import TOKEN_IDENTICAL, DecodeRecord, Status
 from tfm_bench.measure.rounds import RoundsRecord
-from tfm_bench.prompts.datasets import Prompt, encode_prompt
+from tfm_bench.prompts.datasets import Prompt, encode_for
 from tfm_bench.prompts.lengthened import lengthened
 
 WARMUP_TOKENS = 24
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stays the same from prompt to prompt. Only the first `settings.prompts` of `prompts` are measured."""
+    """What stays the same from prompt to prompt. Of `prompts` only those in `measured` are decoded."""
 
     settings: CellSettings
     stacks: Mapping[str, Stack]
@@ -58,12 +58,18 @@ class Cell:
         """The stack as it is, without a variant."""
         return self.stacks[DEFAULT_VARIANT]
 
+    @property
+    def measured(self) -> list[Prompt]:
+        """The first `settings.prompts`, or all; the others lengthen them."""
+        return self.prompts if self.settings.prompts == "all" else self.prompts[: self.settings.prompts]
+
     def prompt_ids(self, index: int, prompt: Prompt) -> list[int]:
         """What is decoded: the prompt, and in front of it others where the settings ask for a length."""
-        ids = encode_prompt(self.stack.tokenizer, prompt)
+        stack = self.settings.stack
+        ids = encode_for(stack, self.stack.tokenizer, prompt)
         if self.settings.prompt_tokens is None:
             return ids
-        others = [encode_prompt(self.stack.tokenizer, other) for other in self.prompts]
+        others = [encode_for(stack, self.stack.tokenizer, other) for other in self.prompts]
         return lengthened(others[index + 1 :] + others[:index], ids, self.settings.prompt_tokens)
 
     @property
@@ -135,7 +141,7 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
         "prompt": index,
         "prompt_id": prompt.id,
         "prompt_tokens": len(ids),
-        "weaver_implementation": cell.stack.weaver.implementation,
+        "weaver_implementation": cell.stack.weaver_implementation,
         "checkpoint_sha256": cell.checkpoint_sha256,
         "prompts_sha256": cell.prompts_sha256,
         "settings": cell.settings,

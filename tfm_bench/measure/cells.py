@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.models.weaver_control import CONTROLS_FOLDER
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
+from tfm_bench.stack_config import SOURCE
 from tfm_bench.variants import variant_of
 
 VERSION = 5
@@ -83,7 +85,7 @@ def _measured(settings: CellSettings, output: Path) -> PartialFile:
     )
     origin = _origin(cell) | {"started_at": started_at, "load_s": time.monotonic() - start}
     partial = PartialFile(output, _key(cell, origin))
-    if len(partial.prompts) < settings.prompts:
+    if len(partial.prompts) < len(cell.measured):
         _measure(cell, origin, partial)
     _say_failures(cell, partial.prompts)
     _say_load(cell, partial.prompts)
@@ -97,8 +99,8 @@ def _measure(cell: Cell, origin: dict[str, Any], partial: PartialFile) -> None:
     gpu = read_gpu(cell.stack.device)
     measured = {"gpu": gpu, "warmup_s": warmup_s, "jit_s": jit_s, "finished_at": now(), "foreign_load": None}
     provenance = CellProvenance(**origin, **measured)
-    done, measured_prompts = len(partial.prompts), cell.prompts[: cell.settings.prompts]
-    for index, prompt in enumerate(with_progress(measured_prompts[done:], cell.label), start=done):
+    done = len(partial.prompts)
+    for index, prompt in enumerate(with_progress(cell.measured[done:], cell.label), start=done):
         partial.append(measure_prompt(cell, index, prompt, provenance))
 
 
@@ -122,7 +124,7 @@ def _origin(cell: Cell) -> dict[str, Any]:
         **origin_of(cell.stack.device),
         **arithmetic(),
         "attention_path": ATTENTION_PATH,
-        "gdn_path": f"{cell.stack.gdn_implementation}:{settings.stack.gdn_verify}",
+        "gdn_path": f"{cell.stack.gdn_implementation}:{settings.stack.gdn_verify or 'none'}",
         "dtype": settings.stack.dtype,
         "seed": settings.seed,
         "family_versions": {family: family_version(family) for family in FAMILIES},
@@ -138,7 +140,7 @@ def _key(cell: Cell, origin: dict[str, Any]) -> str:
         "configuration": _configuration_sha256(Path(cell.settings.stack.path)),
         "prompts": cell.prompts_sha256,
         "sources": sources_sha256(),
-        "weaver": cell.stack.weaver.implementation,
+        "weaver": cell.stack.weaver_implementation,
     }
     return hash_of({name: origin[name] for name in names} | hashes)
 
@@ -175,12 +177,15 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
 
 def load_stack(stack: StackConfig) -> Stack:
     """The configured stack."""
-    return Stack.load(Path(stack.path), dtype=stack.dtype, gdn_verify=stack.gdn_verify, commit=stack.commit)
+    options = stack.model_dump(include={"dtype", "gdn_verify", "commit"})
+    return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver)
 
 
 def _load_prompts(settings: CellSettings) -> list[Prompt]:
     """Those that are measured, and behind them what lengthens them."""
     folder = Path(settings.stack.path) / "prompts"
+    if settings.prompts == "all":
+        return load_prompts(settings.dataset, settings.split, folder)
     wanted = settings.prompts if settings.prompt_tokens is None else max(settings.prompts, LENGTHENING_PROMPTS)
     prompts = load_prompts(settings.dataset, settings.split, folder, wanted)
     if len(prompts) < settings.prompts:
@@ -191,11 +196,24 @@ def _load_prompts(settings: CellSettings) -> list[Prompt]:
 
 def checkpoint_sha256(stack: Path) -> str:
     """One hash over the weight files of target, drafter, Weaver and its controls."""
-    return hashlib.sha256("".join(map(file_sha256, _weight_files(stack))).encode()).hexdigest()
+    return hashlib.sha256("".join(map(_weights_sha256, _weight_files(stack))).encode()).hexdigest()
+
+
+def _weights_sha256(file: Path) -> str:
+    """Of a downloaded file the hash that was taken then: its link leads to the very content, and 60 GB take minutes."""
+    source = file.with_name(SOURCE)
+    if file.is_symlink() and source.is_file():
+        return str(json.loads(source.read_text(encoding="utf-8"))["files"][file.name]["sha256"])
+    return file_sha256(file)
+
+
+def _parts(stack: Path) -> list[Path]:
+    """Those that are there: a stack without a Weaver was loaded as one."""
+    return [folder for part in STACK_PARTS if (folder := stack / part).is_dir()]
 
 
 def _weight_files(stack: Path) -> list[Path]:
-    listed = [file for part in STACK_PARTS for file in sorted((stack / part).iterdir())]
+    listed = [file for folder in _parts(stack) for file in sorted(folder.iterdir())]
     listed += sorted((stack / CONTROLS_FOLDER).rglob("*"))
     return [file for file in listed if file.suffix in WEIGHT_SUFFIXES]
 
@@ -203,5 +221,5 @@ def _weight_files(stack: Path) -> list[Path]:
 def _configuration_sha256(stack: Path) -> str:
     """One hash over all other files of the three parts: they too decide on the text, by stop ids or the tokenizer."""
     weights = set(_weight_files(stack))
-    files = (file for part in STACK_PARTS for file in (stack / part).rglob("*") if file.is_file())
+    files = (file for folder in _parts(stack) for file in folder.rglob("*") if file.is_file())
     return hash_of({str(file.relative_to(stack)): file_sha256(file) for file in files if file not in weights})

@@ -98,7 +98,7 @@ def _tree_work(config: Config) -> float:
     """Tokens that are generated for recorded trees."""
     settings = tree_settings(config)
     prompts = settings.recorded.prompts * len(settings.recorded.datasets)
-    return len(RECORDED_KINDS) * len(settings.nodes) * prompts * settings.recorded.max_new_tokens
+    return len(RECORDED_KINDS if config.stack.has_weaver else RECORDED_KINDS[:1]) * len(settings.nodes) * prompts * settings.recorded.max_new_tokens
 
 
 def _cost(name: str, jobs: Sequence[float], samples: Sequence[Sample], source: str) -> Cost:

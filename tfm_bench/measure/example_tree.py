@@ -17,7 +17,7 @@ from tfm_bench.measure.cells import load_stack
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import collect_provenance
 from tfm_bench.models.target import TargetOutput
-from tfm_bench.prompts.datasets import encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import encode_for, load_prompts
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.sample_match import Acceptance
 
@@ -50,7 +50,7 @@ def example_tree(settings: CellSettings, output: Path) -> None:
         rounds.append(round_rows(tree, verified.logits, accepted, settings.temperature))
 
     (arm,) = settings.arms
-    prompt_ids = encode_prompt(stack.tokenizer, prompt)
+    prompt_ids = encode_for(settings.stack, stack.tokenizer, prompt)
     result = generate(
         stack,
         prompt_ids,

@@ -31,6 +31,8 @@ from tfm_bench.prompts.templates import ChatFormat, render_chat
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from tfm_bench.stack_config import PromptedStack
+
 Kind = Literal["chat", "text"]
 
 
@@ -104,6 +106,12 @@ def encode_prompt(
     if not ids:
         raise UserError(f"prompt {prompt.id}: found no tokens; accepted is a text of one token or more")
     return ids
+
+
+def encode_for(stack: PromptedStack, tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt) -> list[int]:
+    """encode_prompt in the form that the stack's configuration asks for."""
+    assert tokenizer is not None, "a stack that was loaded has one"
+    return encode_prompt(tokenizer, prompt, reasoning=stack.reasoning, chat_format=stack.chat_format)
 
 
 def prompt_set_hash(prompts: list[Prompt]) -> str:

@@ -67,7 +67,7 @@ class _Server:
         """OpenAI's route; chunks of a stream hold what is new."""
         body = await _body(request, CompletionBody)
         replies = self._replies(completion_job(body, self.decoder.stack))
-        model = body.model or self.decoder.stack.name
+        model = body.model or self.decoder.stack.directory.name
         if body.stream:
             chunks = completions.chunks(replies, model, body.stream_options.include_usage)
             return StreamingResponse(_events(chunks), media_type=EVENT_STREAM)

@@ -126,7 +126,7 @@ def _token_ids(stack: Stack, prompt: str | list[int]) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
     if stack.tokenizer is None:
-        raise UserError(f"text: stack {stack.name} has no tokenizer; input_ids are accepted")
+        raise UserError(f"text: stack {stack.directory.name} has no tokenizer; input_ids are accepted")
     return list(stack.tokenizer.encode(prompt))
 
 

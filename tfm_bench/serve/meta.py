@@ -65,7 +65,7 @@ def server_info(stack: Stack, arm: Arm) -> dict[str, Any]:
     """The settings that decide on tokens and speed, under the names of SGLang's arguments."""
     algorithm = ALGORITHMS[arm.method]
     info = {
-        "model_path": stack.name,
+        "model_path": stack.directory.name,
         "speculative_algorithm": algorithm,
         "speculative_num_draft_tokens": draft_count(stack, arm) + 1 if algorithm else None,
     }

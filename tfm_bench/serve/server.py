@@ -49,7 +49,7 @@ def bound_socket(address: Address) -> socket.socket:
 def run(stack: Stack, arm: Arm, listener: socket.socket) -> None:
     """Answers until SIGINT or SIGTERM; running requests are finished first."""
     host, port = listener.getsockname()[:2]
-    print(f"{stack.name} by {arm.method}, budget {arm.budget}: http://{host}:{port}", flush=True)
+    print(f"{stack.directory.name} by {arm.method}, budget {arm.budget}: http://{host}:{port}", flush=True)
     config = uvicorn.Config(create_app(stack, arm), log_level="warning")
     with suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
         uvicorn.Server(config).run(sockets=[listener])

@@ -29,7 +29,7 @@ def pool(stack: Stack, size: str) -> Stack:
         accepted = f"pool_1 to pool_{target.vocab_size}, the target's vocabulary"
         raise UserError(f"variant: found 'pool_{size}'; accepted are {accepted}")
     runtime = WeaverRuntime(stack.weaver.weaver, target.embedding, target.head.weight, pool_size=int(size))
-    return replace(stack, weaver=runtime)
+    return replace(stack, own_weaver=runtime)
 
 
 def weaver(stack: Stack, name: str) -> Stack:
@@ -50,7 +50,7 @@ def _no_residual(stack: Stack) -> Stack:
     """Weaver without its residual: what is left is the drafter's marginal, cut to the pool."""
     target, without = stack.target, copy.deepcopy(stack.weaver.weaver)
     torch.nn.init.zeros_(without.lm_head_query_in.weight)
-    return replace(stack, weaver=WeaverRuntime(without, target.embedding, target.head.weight))
+    return replace(stack, own_weaver=WeaverRuntime(without, target.embedding, target.head.weight))
 
 
 def _wrong_parent(stack: Stack) -> Stack:
@@ -69,7 +69,7 @@ def _wrong_parent(stack: Stack) -> Stack:
         tree = build(stack, arm, draft._replace(anchor=shown_as[draft.anchor]))
         return replace(tree, tokens=torch.cat([torch.tensor([draft.anchor]), tree.tokens[1:]]))
 
-    return replace(stack, weaver=runtime, builders={**stack.builders, "tfm": build_wrongly})
+    return replace(stack, own_weaver=runtime, builders={**stack.builders, "tfm": build_wrongly})
 
 
 UNTRAINED: Mapping[str, Callable[[Stack], Stack]] = {"no_residual": _no_residual, "wrong_parent": _wrong_parent}
@@ -86,4 +86,4 @@ def _trained(stack: Stack, name: str) -> Stack:
         if getattr(trained.config, key) != target.hidden_size:
             found = f"{key} is {getattr(trained.config, key)}"
             raise UserError(f"{folder / 'config.json'}: {found}; the target's width is {target.hidden_size}")
-    return replace(stack, weaver=WeaverRuntime(trained, target.embedding, target.head.weight, control=control))
+    return replace(stack, own_weaver=WeaverRuntime(trained, target.embedding, target.head.weight, control=control))

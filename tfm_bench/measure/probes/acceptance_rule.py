@@ -22,7 +22,7 @@ from tfm_bench.engine import Arm, Draft, Stack, generate
 from tfm_bench.errors import UserError
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.models.target import TargetOutput
-from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import Prompt, encode_for, load_prompts
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.enumeration import outcomes
 from tfm_bench.verification.rules import TRAVERSAL_SAMPLERS
@@ -123,7 +123,7 @@ def _rounds(stack: Stack, settings: ProbeSettings, method: str, index: int, prom
 
     generate(
         stack,
-        encode_prompt(stack.tokenizer, prompt),
+        encode_for(settings.stack, stack.tokenizer, prompt),
         Arm(method, budget=budget, expansion_width=width),
         temperature=ablations.temperature,
         seed=settings.seed + index,

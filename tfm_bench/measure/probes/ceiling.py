@@ -32,7 +32,7 @@ from tfm_bench.engine import Arm, Draft, Stack, generate
 from tfm_bench.measure.continuations import Prefixes, sampled_prefixes
 from tfm_bench.measure.oracle_marginal import acceptance, factorised_proposals, point_mass
 from tfm_bench.measure.progress import with_progress
-from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import Prompt, encode_for, load_prompts
 from tfm_bench.verification.sample_match import KeyedNoise
 
 VERSION = 1
@@ -92,7 +92,7 @@ def places_of(stack: Stack, settings: ProbeSettings, dataset: str) -> list[Place
 
 def _texts(stack: Stack, prompt: Prompt, settings: ProbeSettings, index: int, share: int) -> list[list[int]]:
     """`share` texts that end at an anchor of one prompt, without repetition."""
-    ids, seed = encode_prompt(stack.tokenizer, prompt), settings.seed + index
+    ids, seed = encode_for(settings.stack, stack.tokenizer, prompt), settings.seed + index
     limit = settings.ablations.max_new_tokens
     # Drafts are accepted where the target drew the same token: this is the text of plain decoding, sooner.
     arm = Arm("dflash_chain", budget=stack.block_size - 1)

@@ -29,7 +29,7 @@ from tfm_bench.measure.progress import with_progress
 from tfm_bench.models.cache import TargetState
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.target_layers import GdnLayer
-from tfm_bench.prompts.datasets import Prompt, encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import encode_for, load_prompts
 from tfm_bench.tree import TokenTree
 
 VERSION = 1
@@ -57,11 +57,12 @@ def probe(stack: Stack, settings: ProbeSettings) -> Iterator[Observation]:
     for temperature, index in with_progress(jobs, "claims"):
         options = {"temperature": temperature, "seed": settings.seed, "max_new_tokens": ablations.max_new_tokens}
         place = {"dataset": ablations.dataset, "prompt": index, "temperature": temperature}
-        yield place | _observed(stack, arm, prompts[index], options)
+        ids = encode_for(settings.stack, stack.tokenizer, prompts[index])
+        yield place | _observed(stack, arm, ids, options)
 
 
-def _observed(stack: Stack, arm: Arm, prompt: Prompt, options: dict[str, Any]) -> Observation:
-    ids, watch = encode_prompt(stack.tokenizer, prompt), Watch()
+def _observed(stack: Stack, arm: Arm, ids: list[int], options: dict[str, Any]) -> Observation:
+    watch = Watch()
     builders = dict(stack.builders) | {"tfm": _counting(watch)}
     generate(replace(stack, target=_unwritten(stack.target, watch), builders=builders), ids, arm, **options)
     timed = generate(replace(stack, target=_timed(stack.target, watch)), ids, arm, **options)

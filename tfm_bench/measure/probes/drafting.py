@@ -18,7 +18,7 @@ from tfm_bench.engine import Arm, Draft, Stack, generate
 from tfm_bench.generation import Round
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.models.target import TargetOutput
-from tfm_bench.prompts.datasets import encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import encode_for, load_prompts
 from tfm_bench.tree import TokenTree
 from tfm_bench.variants import variant_of
 from tfm_bench.verification.sample_match import Acceptance
@@ -42,7 +42,7 @@ def probe(stack: Stack, settings: ProbeSettings) -> Iterable[dict[str, Any]]:
     arms = [Arm(**arm.model_dump()) for arm in drafting_arms(settings)]
     stacks = {name: variant_of(stack, name) for name in dict.fromkeys(arm.variant for arm in arms)}
     for index, prompt in enumerate(with_progress(prompts, "drafting")):
-        ids = encode_prompt(stack.tokenizer, prompt)
+        ids = encode_for(settings.stack, stack.tokenizer, prompt)
         places = places_of_prompt(stack, stacks, arms, ids, settings, settings.seed + index)
         for arm, of_arm in places.items():
             drafted = {"prompt": index, "method": arm.method, "variant": arm.variant, "budget": arm.budget}

@@ -18,7 +18,7 @@ from tfm_bench.config import expansion_width
 from tfm_bench.engine import Arm, Draft, Stack, generate
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.models.target import TargetOutput
-from tfm_bench.prompts.datasets import encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import encode_for, load_prompts
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.sample_match import Acceptance
 
@@ -31,7 +31,8 @@ def probe(stack: Stack, settings: ProbeSettings) -> Iterable[dict[str, Any]]:
     folder = stack.directory / "prompts"
     prompts = load_prompts(ablations.dataset, "test", folder, ablations.prompts)
     for index, prompt in enumerate(with_progress(prompts, "pool")):
-        ranks = ranks_of_prompt(stack, encode_prompt(stack.tokenizer, prompt), settings, settings.seed + index)
+        ids = encode_for(settings.stack, stack.tokenizer, prompt)
+        ranks = ranks_of_prompt(stack, ids, settings, settings.seed + index)
         for depth in sorted({depth for depth, _ in ranks}):
             at_depth = [rank for reached, rank in ranks.elements() if reached == depth]
             for size in ablations.pool.sizes:

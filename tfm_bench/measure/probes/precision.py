@@ -18,7 +18,7 @@ from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cells import load_stack
 from tfm_bench.measure.commit_drift import VerifiedRound, commit_drift, recorded_rounds
-from tfm_bench.prompts.datasets import encode_prompt, load_prompts
+from tfm_bench.prompts.datasets import encode_for, load_prompts
 
 VERSION = 1
 EVERY_TOKENS = 64
@@ -53,7 +53,7 @@ def long_text(stack: Stack, settings: ProbeSettings) -> list[VerifiedRound]:
     for index, prompt in enumerate(load_prompts(ablations.dataset, "test", folder)):
         answer = recorded_rounds(
             stack,
-            encode_prompt(stack.tokenizer, prompt),
+            encode_for(settings.stack, stack.tokenizer, prompt),
             arm,
             temperature=ablations.temperature,
             seed=settings.seed + index,
