@@ -57,6 +57,7 @@ include: "workflows/report.smk"
 include: "workflows/kernels.smk"
 include: "workflows/ablations.smk"
 include: "workflows/html_report.smk"
+include: "workflows/latency.smk"
 include: "workflows/gates.smk"
 include: "workflows/checkpoints.smk"
 
@@ -90,6 +91,12 @@ rule kernel_benchmark:
     """Gated-DeltaNet verification and commit, fused against recurrences: results/gdn_verify.csv, its table and figures."""
     input:
         kernel_outputs(""),
+
+
+rule latency_27b:
+    """Rounds at the 27B shapes with random weights, nothing downloaded: results/latency_27b.csv, its table and figure."""
+    input:
+        latency_outputs(""),
 
 
 rule retrain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernels.weaver.triton_tree import TritonWeaverTree
 
 CHILDREN = 8
+TABLE_ROWS = 2**15
 NAN_MESSAGE = "draft logits hold NaN"
 
 
@@ -62,8 +63,10 @@ class WeaverRuntime:
         dtype = weaver.lm_head_query_in.weight.dtype
         in_triton = compiled and runs_in_triton(weaver)
         kept = dtype if in_triton else torch.float32
-        self.token_table = weaver.token_features(control.embedding(embedding_weight).to(dtype)).to(kept).contiguous()
-        self.residual_head = weaver.residual_head(lm_head_weight.to(dtype)).to(kept).contiguous()
+        self.token_table = _by_rows(
+            lambda rows: weaver.token_features(rows.to(dtype)).to(kept), control.embedding(embedding_weight)
+        )
+        self.residual_head = _by_rows(lambda rows: weaver.residual_head(rows.to(dtype)).to(kept), lm_head_weight)
         self._triton = self._in_triton() if in_triton else None
         self._compiled: CompiledWeaverTree | None = None
         if compiled and supports(weaver.state_dict()) and weaver_library() is not None:
@@ -171,6 +174,11 @@ class WeaverRuntime:
         if budget and math.isnan(found[-1]):
             raise ValueError(NAN_MESSAGE)
         return TokenTree(tokens.long(), parents.long(), edges.float(), int(found[-2]))
+
+
+def _by_rows(work: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
+    """work over all rows; TABLE_ROWS at a time, as fp32 copies of a whole embedding can be larger than the model."""
+    return torch.cat([work(rows) for rows in matrix.split(TABLE_ROWS)])
 
 
 class TorchExpansion:

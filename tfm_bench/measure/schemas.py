@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.kernel_records import KernelRecord
+from tfm_bench.measure.latency_records import LatencyRecord
 from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
@@ -19,6 +20,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
     "rounds": RoundsRecord,
     "kernels": KernelRecord,
+    "latency_27b": LatencyRecord,
     "recorded_trees": RecordedTree,
 }
 

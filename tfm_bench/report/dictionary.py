@@ -15,13 +15,14 @@ from pydantic import BaseModel
 
 from tfm_bench.config import CellSettings, StackConfig
 from tfm_bench.kernel_config import KernelsConfig
-from tfm_bench.measure import example_tree, kernel_records, regression
+from tfm_bench.latency_config import LatencyRun
+from tfm_bench.measure import example_tree, kernel_records, latency_records, regression
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import CellProvenance, Provenance
 from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
-from tfm_bench.report import acceptance, gdn_verify, speedup, stage_times
+from tfm_bench.report import acceptance, gdn_verify, latency, speedup, stage_times
 from tfm_bench.report.ablations import (
     acceptance_rule,
     auto_budget,
@@ -52,6 +53,8 @@ STAGE_TIMES = [*stage_times.KEYS, "rounds", *stage_times.STAGE_COLUMNS, "staged_
 TABLES: dict[str, list[str]] = {
     "decode": DECODE_COLUMNS,
     "gdn_verify": kernel_records.COLUMNS,
+    "latency_27b": latency_records.COLUMNS,
+    "tables/latency_27b": latency.COLUMNS,
     "tables/speedup": speedup.COLUMNS,
     "tables/headline": speedup.HEADLINE_COLUMNS,
     "tables/acceptance_ratio": acceptance.COLUMNS,
@@ -79,20 +82,22 @@ RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
     "rounds": RoundsRecord,
     "kernels": kernel_records.KernelRecord,
+    "latency_27b": latency_records.LatencyRecord,
     "recorded_trees": RecordedTree,
 }
-ORIGINS: dict[str, type[BaseModel]] = {"decode": CellProvenance, "kernels, recorded_trees": Provenance}
+ORIGINS: dict[str, type[BaseModel]] = {"decode": CellProvenance, "kernels, latency_27b, recorded_trees": Provenance}
 DECODE_MODELS: list[type[BaseModel]] = [DecodeRecord, CellSettings, StackConfig, CellProvenance]
 KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConfig, Provenance]
+LATENCY_MODELS: list[type[BaseModel]] = [latency_records.LatencyRecord, LatencyRun, Provenance]
 
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
 TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
-TEXT |= {"counted_at", "depths", "kind", "token", "context"}
+TEXT |= {"counted_at", "depths", "kind", "token", "context", "acceptance_from"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
-COUNTS |= {"places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
+COUNTS |= {"context_tokens", "places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
 COUNTS |= {"weaver_calls", "staged_prompts", "round", "node", "parent", "token_id", "lane"}
-FLAGS = {"accepted"}
+FLAGS = {"accepted", "projected"}
 NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", datetime: "time", NoneType: "empty"}
 
 HEAD = """# Results
@@ -100,6 +105,7 @@ HEAD = """# Results
 Written by `python -m tfm_bench.report.dictionary`; do not edit.
 
 - `decode.csv`: a row per repeat, prompt and arm; `gdn_verify.csv`: a row per kernel problem, arm and phase.
+- `latency_27b.csv`: a row per arm and stage of a round, at real shapes with random weights.
 - `example_tree.csv`: a row per node of one drafted tree, and one for the bonus token of its round.
 - `tables/`: what the README shows, as CSV in full precision, Markdown and LaTeX; `figures/`: what a figure draws, in
   columns of the same names.
@@ -145,10 +151,17 @@ def _column_type(file: str, name: str) -> str:
         return "text"
     if name in FLAGS:
         return NAMES[bool]
-    for model in KERNEL_MODELS if file.endswith("gdn_verify") and "ablation" not in file else DECODE_MODELS:
+    for model in _models_of(file):
         if name in model.model_fields:
             return type_text(model.model_fields[name].annotation)
     return "integer" if name in COUNTS else "number"
+
+
+def _models_of(file: str) -> list[type[BaseModel]]:
+    """Whose fields a table repeats."""
+    if file.endswith("latency_27b"):
+        return LATENCY_MODELS
+    return KERNEL_MODELS if file.endswith("gdn_verify") and "ablation" not in file else DECODE_MODELS
 
 
 def _rows(files: dict[str, dict[str, str]], where: str | None = None) -> str:
