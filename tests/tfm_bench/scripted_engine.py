@@ -3,6 +3,7 @@
 import random
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 VOCAB, PER_ROUND = 4096, {"ar": 1, "dflash_chain": 2, "ddtree": 3, "tfm": 4}
@@ -24,7 +25,7 @@ class Tokenizer:
 
 @dataclass
 class Stack:
-    name: str = "scripted"
+    directory: Path = Path("scripted")
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     stop_ids: frozenset = frozenset()
     block_size: int = 8

@@ -17,17 +17,6 @@ from tfm_bench.measure.provenance import CellProvenance
 NUMBERS = ("completion_tokens", "verify_steps", "finish_reason", "flush_s", "first_token_s", "total_s")
 
 
-class ServerProvenance(CellProvenance):
-    """Origin of a request: versions and device are those of the server's environment.
-
-    TF32 flags are its own affair. foreign_load is None: to this process, all that the server does is foreign.
-    """
-
-    tf32_matmul: bool | None  # type: ignore[assignment]
-    tf32_cudnn: bool | None  # type: ignore[assignment]
-    launch_command: list[str]
-
-
 class ServerRequest(BaseModel):
     """One request, beside the DecodeRecord of the same prompt and arm: what either protocol computes its numbers from.
 
@@ -74,11 +63,15 @@ class ServerRequest(BaseModel):
 
 
 class LoggedRequest(BaseModel):
-    """A request with what its record needs beside it."""
+    """A request with what its record needs beside it.
+
+    provenance: versions and device are those of the server's environment. TF32 flags are None, its own affair, and so
+    is foreign_load: to this process, all that the server does is foreign.
+    """
 
     request: ServerRequest
     output_ids: list[int]
-    provenance: ServerProvenance
+    provenance: CellProvenance
 
 
 class RequestLog:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from tfm_bench.backends.detection import Installation, detect
 from tfm_bench.backends.flags import AR, ServerArm, server_arms
 from tfm_bench.backends.request_log import LoggedRequest, RequestLog, requests_path
-from tfm_bench.backends.server_records import ServerRecord, server_record
+from tfm_bench.backends.server_records import server_record
 from tfm_bench.backends.server_runs import Run, ServerCell, measure_run, unmeasured
 from tfm_bench.backends.settings import ModelSource, ServerCellSettings
 from tfm_bench.errors import UserError
@@ -23,9 +23,10 @@ from tfm_bench.measure.device_lock import device_lock
 from tfm_bench.measure.files import require_disk, write_text
 from tfm_bench.measure.partial import hash_of
 from tfm_bench.measure.provenance import now, origin_of
+from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
-from tfm_bench.prompts.datasets import encode_prompt, load_prompts, prompt_set_hash
+from tfm_bench.prompts.datasets import Prompt, encode_for, load_prompts, prompt_set_hash
 
 VERSION = 1
 FAMILIES = ("backends.server_cell", "measure.records")
@@ -68,15 +69,12 @@ def run_order(runs: Sequence[Run], repeat: int) -> list[Run]:
 
 def _cell(settings: ServerCellSettings, output: Path, logs: Path) -> ServerCell:
     installation = detect(settings.sglang.python)
-    folder = Path(settings.prompts_dir)
-    prompts = load_prompts(settings.dataset, settings.split, folder, settings.prompts)
-    tokenizer = _tokenizer(settings.stack.target)
-    form: dict[str, Any] = settings.model_dump(include={"reasoning", "chat_format"})
+    tokenizer, prompts = _tokenizer(settings.stack.target), _load_prompts(settings)
     return ServerCell(
         settings=settings,
         installation=installation,
         prompts=prompts,
-        prompt_ids=[encode_prompt(tokenizer, prompt, **form) for prompt in prompts],
+        prompt_ids=[encode_for(settings.stack, tokenizer, prompt) for prompt in prompts],
         prompts_sha256=prompt_set_hash(prompts),
         checkpoint_sha256=checkpoints_sha256(settings),
         logs=logs / output.stem,
@@ -84,8 +82,17 @@ def _cell(settings: ServerCellSettings, output: Path, logs: Path) -> ServerCell:
     )
 
 
+def _load_prompts(settings: ServerCellSettings) -> list[Prompt]:
+    limit = None if settings.prompts == "all" else settings.prompts
+    prompts = load_prompts(settings.dataset, settings.split, Path(settings.stack.path) / "prompts", limit)
+    if limit is not None and len(prompts) < limit:
+        found = f"datasets: {settings.dataset} has {len(prompts)} {settings.split} prompts"
+        raise UserError(f"{found}; prompts.{settings.split} asks for {limit}")
+    return prompts
+
+
 def _origin(settings: ServerCellSettings, installation: Installation, started_at: datetime) -> dict[str, Any]:
-    """The fields of ServerProvenance that all runs share."""
+    """The fields of CellProvenance that all runs share."""
     origin = origin_of(torch.device("cpu"))
     return {
         **origin,
@@ -142,7 +149,7 @@ def _answers(cell: ServerCell, log: RequestLog) -> list[LoggedRequest]:
     ]
 
 
-def _records(cell: ServerCell, answers: Sequence[LoggedRequest]) -> list[ServerRecord]:
+def _records(cell: ServerCell, answers: Sequence[LoggedRequest]) -> list[DecodeRecord]:
     plain = {logged.request.prompt: logged for logged in answers if _is_plain(logged)}
     return [server_record(cell, logged, plain[logged.request.prompt]) for logged in answers]
 
@@ -160,7 +167,7 @@ def _say_failures(cell: ServerCell, answers: Sequence[LoggedRequest]) -> None:
         )
 
 
-def _write(output: Path, records: Sequence[ServerRecord], answers: Sequence[LoggedRequest]) -> None:
+def _write(output: Path, records: Sequence[DecodeRecord], answers: Sequence[LoggedRequest]) -> None:
     """The companion first: where `output` stands, all is there."""
     requests = (logged.request.model_dump_json() for logged in answers)
     write_text(requests_path(output), "".join(f"{line}\n" for line in requests))

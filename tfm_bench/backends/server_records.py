@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
-from pydantic import model_validator
-
-from tfm_bench.backends.request_log import LoggedRequest, ServerProvenance, ServerRequest
+from tfm_bench.backends.request_log import LoggedRequest, ServerRequest
 from tfm_bench.backends.server_runs import ServerCell
-from tfm_bench.backends.settings import ServerCellSettings
+from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_sha256
-from tfm_bench.measure.records import DecodeRecord
+from tfm_bench.measure.records import TOKEN_IDENTICAL, DecodeRecord
 
 IMPLEMENTATION = "sglang"
-KNOWN = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "prefill_ms", "decode_ms", "tokens_sha256")
 
 
-class ServerRecord(DecodeRecord):
-    """A DecodeRecord with the settings of a server stack.
+def server_record(cell: ServerCell, logged: LoggedRequest, plain: LoggedRequest) -> DecodeRecord:
+    """The record of one request; plain: that of plain decoding on the same prompt.
 
     prefill_ms and decode_ms are what a client sees, transport included: from sending a request to its first token, and
     from there to the end. rounds: SGLang's spec_verify_ct. max_depth: of the acceptance histogram, which counts drafts
     of the last round that a stop id then cut off; None where the server gives no histogram. No stage times.
     """
-
-    settings: ServerCellSettings  # type: ignore[assignment]
-    provenance: ServerProvenance
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        missing = [name for name in KNOWN if getattr(self, name) is None]
-        if self.status == "ok" and missing:
-            raise ValueError(f"{missing[0]}: found nothing; a record with status ok has it")
-        if self.status != "ok" and not self.reason:
-            raise ValueError(f"reason: found nothing; a record with status {self.status} says why")
-        return self
-
-
-def server_record(cell: ServerCell, logged: LoggedRequest, plain: LoggedRequest) -> ServerRecord:
-    """The record of one request; plain: that of plain decoding on the same prompt."""
     request = logged.request
     names = {"prompt", "prompt_id", "method", "budget", "expansion_width", "control", "status", "reason"}
-    return ServerRecord(
+    return DecodeRecord(
         **request.model_dump(include=names),
+        prompt_tokens=len(cell.prompt_ids[request.prompt]),
+        variant=DEFAULT_VARIANT,
+        rule=TOKEN_IDENTICAL,
         **(_numbers(request, logged.output_ids, plain.output_ids) if request.status == "ok" else {}),
         gdn_implementation=IMPLEMENTATION,
         weaver_implementation=IMPLEMENTATION,

@@ -14,11 +14,11 @@ import torch
 
 from tfm_bench.backends.detection import Installation, why_unsupported
 from tfm_bench.backends.flags import AR, ServerArm, contradiction, launch_command
-from tfm_bench.backends.request_log import LoggedRequest, RequestLog, ServerProvenance, ServerRequest
+from tfm_bench.backends.request_log import LoggedRequest, RequestLog, ServerRequest
 from tfm_bench.backends.settings import ServerCellSettings
 from tfm_bench.backends.sglang import Reply, Sampling, ServerError, SglangServer, free_port, sglang_server
 from tfm_bench.measure.gpu_state import GpuState, read_gpu, read_gpu_again
-from tfm_bench.measure.provenance import now
+from tfm_bench.measure.provenance import CellProvenance, now
 from tfm_bench.prompts.datasets import Prompt
 
 WARMUP_TOKENS = 24
@@ -62,7 +62,7 @@ class _Warm:
     """A server that is ready to be timed."""
 
     server: SglangServer
-    provenance: ServerProvenance
+    provenance: CellProvenance
 
 
 def measure_run(cell: ServerCell, run: Run, log: RequestLog) -> None:
@@ -195,11 +195,11 @@ def _provenance(
     warmup_s: float,
     jit_s: float,
     gpu: GpuState | None,
-) -> ServerProvenance:
+) -> CellProvenance:
     flags = [*cell.settings.sglang.flags.common, *getattr(cell.settings.sglang.flags, run.arm.method)]
     attention = [" ".join(flags[i : i + 2]) for i, flag in enumerate(flags) if "attention-backend" in flag]
     kernel = [flags[i + 1] for i, flag in enumerate(flags[:-1]) if flag == "--speculative-gdn-verify-kernel"]
-    return ServerProvenance(
+    return CellProvenance(
         **cell.origin,
         launch_command=command,
         attention_path=f"sglang:{' '.join(attention) or 'default'}",

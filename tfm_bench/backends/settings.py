@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from tfm_bench.config import Method, PromptCounts
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
-from tfm_bench.prompts.templates import ChatFormat
+from tfm_bench.stack_config import PinnedPart, PromptedStack
 
 Seconds = Annotated[float, Field(gt=0)]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -52,15 +52,27 @@ class ModelSource(Strict):
         return self
 
 
-class ServerStack(Strict):
-    """The checkpoints that every arm serves. block_size: rows of the drafter's block, the anchor's included."""
+class ServerStack(PromptedStack):
+    """The checkpoints that every arm serves. block_size: rows of the drafter's block, the anchor's included.
 
-    name: Slug
+    weaver: its file, since servers load no other part from a hub; weaver_source: where that is downloaded from, None
+    for a file that stands there already.
+    """
+
     target: ModelSource
     drafter: ModelSource
     weaver: str
+    weaver_source: PinnedPart | None = None
     dtype: Literal["float32", "bfloat16"]
     block_size: Annotated[int, Field(ge=2)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.weaver_source is not None:
+            names = [name.rpartition("/")[2] for name in self.weaver_source.files]
+            if self.weaver not in (accepted := [f"{self.path}/weaver/{name}" for name in names]):
+                raise ValueError(f"weaver: found {self.weaver!r}; downloaded into is {' or '.join(accepted)}")
+        return self
 
 
 class ServerFlags(Strict):
@@ -95,14 +107,11 @@ class ServerConfig(Strict):
 
     stack: ServerStack
     sglang: SglangSettings
-    prompts_dir: str
     datasets: list[Slug] = Field(min_length=1)
     temperatures: list[Temperature] = Field(min_length=1)
     methods: list[Method]
     budgets: list[Budget] = Field(min_length=1)
     prompts: PromptCounts
-    reasoning: bool
-    chat_format: ChatFormat
     max_new_tokens: Annotated[int, Field(ge=2)]
     repeats: Count
     seed: Annotated[int, Field(ge=0)]
@@ -119,14 +128,11 @@ class ServerCellSettings(Strict):
 
     stack: ServerStack
     sglang: SglangSettings
-    prompts_dir: str
     dataset: Slug
     split: Literal["dev", "test"]
     temperature: Temperature
     repeat: Annotated[int, Field(ge=0)]
-    prompts: Count
-    reasoning: bool
-    chat_format: ChatFormat
+    prompts: Count | Literal["all"]
     methods: list[Method]
     budgets: list[Budget]
     max_new_tokens: int
@@ -154,7 +160,7 @@ def server_cell_settings(
     config: ServerConfig, *, split: Literal["dev", "test"], dataset: str, temperature_hundredths: int, repeat: int
 ) -> ServerCellSettings:
     """The slice of `config` for one cell; temperatures stand in file names as whole hundredths."""
-    shared = {"prompts_dir", "reasoning", "chat_format", "methods", "budgets", "max_new_tokens", "seed"}
+    shared = {"methods", "budgets", "max_new_tokens", "seed"}
     return ServerCellSettings(
         stack=config.stack,
         sglang=config.sglang,

@@ -101,7 +101,7 @@ def _companion(record: DecodeRecord, rounds: RoundsRecord) -> Iterator[Claim]:
 
 
 def _no_numbers(record: DecodeRecord, rounds: RoundsRecord) -> Iterator[Claim]:
-    found = [name for name in (*MEASURED, *JUDGED, "lossless") if getattr(record, name) is not None] + [
+    found = [name for name in (*MEASURED, *JUDGED, "max_depth", "lossless") if getattr(record, name) is not None] + [
         "rounds"
     ] * bool(rounds.accepted)
     yield Claim(f"numbers of a record that is {record.status}", found, [], not found)

@@ -46,7 +46,8 @@ class CellProvenance(Origin):
     (compilation, captures, first touch), a part of warmup_s. foreign_load: cores that other processes kept busy, on
     average while the record's prompt ran; None where that is too short to tell or /proc is not there. seed: what the
     record's prompt was sampled with, the seed of the settings and the index of the prompt added up. gdn_path:
-    implementation:method, gpu: None on a CPU and without nvidia-ml-py.
+    implementation:method, gpu: None on a CPU and without nvidia-ml-py. tf32_*: None for a server, which keeps it to
+    itself; launch_command: the server's, None for a stack that this process decodes.
     """
 
     frequency_governor: str | None
@@ -54,8 +55,8 @@ class CellProvenance(Origin):
     attention_path: str
     gdn_path: str
     dtype: str
-    tf32_matmul: bool
-    tf32_cudnn: bool
+    tf32_matmul: bool | None
+    tf32_cudnn: bool | None
     seed: int
     family_versions: dict[str, int]
     config_sha256: str
@@ -65,6 +66,7 @@ class CellProvenance(Origin):
     warmup_s: float
     jit_s: float
     foreign_load: float | None
+    launch_command: list[str] | None = None
 
 
 def collect_provenance(device: torch.device) -> Provenance:

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from tfm_bench.backends.settings import ServerCellSettings
 from tfm_bench.config import METHODS, STAGES, CellSettings, Rule
 from tfm_bench.errors import UserError
 from tfm_bench.measure.files import read_json_lines
@@ -18,7 +19,7 @@ SCHEMA_VERSION: Literal[4] = 4
 VERSION = 4
 
 Status = Literal["ok", "failed", "skipped", "unsupported"]
-MEASURED = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "prefill_ms", "decode_ms")
+MEASURED = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "prefill_ms", "decode_ms")
 JUDGED = ("tokens_sha256", "degenerate")
 TOKEN_IDENTICAL: Rule = "sample_match"
 FLAGS = ["control", "lossless", "degenerate"]
@@ -31,7 +32,7 @@ class DecodeRecord(BaseModel):
     control: the second run of `ar`, the A/A control of its cell. status: only `ok` records hold numbers, the others a
     reason. decode_ms excludes prefill and comes from a run without inner timers; stage_ms from a second run, where one
     was made. accepted_drafts and acceptance_length are means over the rounds, without and with the bonus token; None
-    where no round ran. max_depth: the most drafts that one round accepted. lossless: whether the text is that of `ar`;
+    where no round ran. max_depth: the most drafts that one round accepted; None where a server does not say. lossless: whether the text is that of `ar`;
     None under a rule that promises no such thing. first_divergence indexes the emitted tokens, the first included; it
     is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
     target, in one pass over the text before, scores the token of `ar` there above the one that was emitted.
@@ -70,7 +71,7 @@ class DecodeRecord(BaseModel):
     weaver_implementation: str
     checkpoint_sha256: str
     prompts_sha256: str
-    settings: CellSettings
+    settings: CellSettings | ServerCellSettings
     provenance: CellProvenance
 
     @model_validator(mode="after")

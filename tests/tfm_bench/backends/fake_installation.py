@@ -29,10 +29,11 @@ def detected(fork=None):
     return detect(sys.executable)
 
 
-def make_config(prompts_dir="prompts", sglang=(), **changes):
+def make_config(path="prompts-of", sglang=(), **changes):
     """The configuration as a mapping."""
     stack = {
         "name": "fake",
+        "path": str(path),
         "dtype": "float32",
         "block_size": 8,
         "target": {"path": str(SHIPPED / "target")},
@@ -43,13 +44,10 @@ def make_config(prompts_dir="prompts", sglang=(), **changes):
     return {
         "stack": stack,
         "sglang": limits | dict(sglang),
-        "prompts_dir": str(prompts_dir),
         "datasets": ["math"],
         "temperatures": [0.0],
         "methods": ["ar", "dflash_chain", "ddtree", "tfm"],
         "budgets": [9],
-        "reasoning": False,
-        "chat_format": "template",
         "prompts": {"dev": 1, "test": 3},
         "max_new_tokens": 40,
         "repeats": 1,

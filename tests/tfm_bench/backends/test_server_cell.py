@@ -14,11 +14,9 @@ from tfm_bench.backends import server_runs
 from tfm_bench.backends.flags import AR, ServerArm, server_arms
 from tfm_bench.backends.request_log import RequestLog, read_requests, requests_path
 from tfm_bench.backends.server_cell import run_order, runs_of, server_cell
-from tfm_bench.backends.server_records import ServerRecord
 from tfm_bench.backends.sglang import FinishReason, MetaInfo, Reply, ServerError
-from tfm_bench.measure.files import read_json_lines
 from tfm_bench.measure.lossless import tokens_sha256
-from tfm_bench.measure.records import DecodeRecord
+from tfm_bench.measure.records import read_records
 
 PROMPTS, TOKENS = 3, 40
 FORK = "FAKE_SGLANG_FORK"
@@ -38,10 +36,10 @@ def place(monkeypatch, tmp_path):
 def measure(place, **changes):
     """(records, requests) of a cell."""
     output = place / "raw" / "cell.jsonl"
-    settings = make_settings(prompts_dir=place / "prompts", **changes)
+    settings = make_settings(path=place, **changes)
     server_cell(settings, output, place / "logs")
     assert [path.name for path in output.parent.iterdir() if path.name.startswith(".")] == []
-    return read_json_lines(output, ServerRecord, "a record"), read_requests(requests_path(output))
+    return read_records(output), read_requests(requests_path(output))
 
 
 def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place):
@@ -65,7 +63,6 @@ def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place):
         assert record.stage_ms is None
         assert record.provenance.seed == 5 + record.prompt
         assert record.provenance.launch_command[1:3] == ["-m", "sglang.launch_server"]
-    assert set(ServerRecord.model_fields) == set(DecodeRecord.model_fields)
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "target")
     texts = [text_of(tokenizer.encode(f"prompt {i}"), 1.0, 5 + i, TOKENS) for i in range(PROMPTS)]
     assert [record.tokens_sha256 for record in records] == [tokens_sha256(texts[r.prompt]) for r in records]
