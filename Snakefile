@@ -4,8 +4,10 @@ from pathlib import Path
 
 from snakemake.utils import min_version
 
+from tfm_bench.backends.settings import load_server_config
 from tfm_bench.config import load_config, read_yaml
 from tfm_bench.errors import UserError
+from tfm_bench.smoke_config import smoke_mapping
 
 min_version("9.27")
 
@@ -26,7 +28,10 @@ except UserError as error:
     stop(error)
 
 
-configfile: DEFAULTS
+# A configuration of servers is whole in itself: the keys of the engine are none of theirs.
+if "sglang" not in config:
+
+    configfile: DEFAULTS
 
 
 # `regression` alone reads `baseline`; nothing that is measured depends on it.
@@ -34,10 +39,9 @@ measured = {key: value for key, value in config.items() if key != "baseline"}
 
 # The wildcard {suite} in a path is empty for the run that the configuration describes, "smoke/" for the small one.
 try:
-    CONFIGS = {
-        "": load_config(measured),
-        "smoke/": load_config(measured | read_yaml(SMOKE), origin=str(SMOKE)),
-    }
+    load = load_server_config if "sglang" in config else load_config
+    CONFIGS = {"": load(measured)}
+    CONFIGS["smoke/"] = load(smoke_mapping(CONFIGS[""], measured, read_yaml(SMOKE)), origin=str(SMOKE))
 except UserError as error:
     stop(error)
 
@@ -51,7 +55,19 @@ wildcard_constraints:
     ablation="|".join(ABLATIONS),
 
 
-include: "workflows/decode.smk"
+include: "workflows/download.smk"
+include: "workflows/datasets.smk"
+
+
+if "sglang" in config:
+
+    include: "workflows/server.smk"
+
+else:
+
+    include: "workflows/decode.smk"
+
+
 include: "workflows/analysis.smk"
 include: "workflows/report.smk"
 include: "workflows/kernels.smk"

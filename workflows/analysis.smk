@@ -18,7 +18,7 @@ rule check_invariants:
     """What holds for every record however fast the machine; one that breaks it stops all tables."""
     input:
         records=raw_files,
-        rounds=rounds_files,
+        companions=companion_files,
     output:
         "results/{suite}checks/invariants.csv",
     log:

@@ -2,11 +2,14 @@
 
 from tfm_bench.ablation_config import ABLATIONS
 from tfm_bench.ablations import CELLS, PROBED, ablation_points, probe_settings
+from tfm_bench.backends.request_log import requests_path
+from tfm_bench.backends.settings import ServerConfig, server_cell_settings, weaver_files
 from tfm_bench.config import (
     cell_settings,
     control_files,
     kernel_settings,
     latency_settings,
+    prompt_files,
     require_dev_split,
     splits_of,
     stack_files,
@@ -19,6 +22,9 @@ from tfm_bench.measure.versions import family_version
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)
+# Servers time no stages, and give sums of their rounds, not the rounds.
+SERVER_TABLES = ("headline", "speedup", "acceptance_ratio", "protocols")
+SERVER_FIGURES = ("speedup_by_dataset", "speedup_by_budget", "acceptance_by_budget", "noise_floor")
 # By category of report.html, in its order.
 FIGURES = {
     "Speedup": ("speedup_by_dataset", "speedup_by_budget"),
@@ -37,12 +43,49 @@ def stop(error, code=1):
     sys.exit(EXIT_TOOL_ERROR if "baseline" in config else code)
 
 
+def is_served(suite):
+    """Whether servers decode, and not the engine."""
+    return isinstance(CONFIGS[suite], ServerConfig)
+
+
+def engine_config(wildcards):
+    """The configuration of what only the engine can measure."""
+    if is_served(wildcards.suite):
+        stop(f"sglang: {CONFIGS[wildcards.suite].stack.name} is served; this target accepts a stack that the engine decodes")
+    return CONFIGS[wildcards.suite]
+
+
 def suite_outputs(suite):
     """Everything that a run of the suite leaves."""
-    ablations = [file for name in CONFIGS[suite].ablations.run for file in ablation_outputs(suite, name)]
-    figures = [name for category, names in FIGURES.items() if category != "Kernels" for name in names]
-    files = [f"results/{suite}decode.csv", f"results/{suite}report.html", *shown(suite, TABLES, figures)]
-    return [*files, *kernel_outputs(suite), *ablations]
+    ablations = [file for name in run_ablations(suite) for file in ablation_outputs(suite, name)]
+    figures = [name for category, names in run_figures(suite).items() if category != "Kernels" for name in names]
+    files = [f"results/{suite}decode.csv", f"results/{suite}report.html", *shown(suite, decode_tables(suite), figures)]
+    return [*files, *(kernel_outputs(suite) if measures_kernels(suite) else []), *ablations]
+
+
+def run_ablations(suite):
+    """Those that the configuration lists."""
+    return [] if is_served(suite) else CONFIGS[suite].ablations.run
+
+
+def measures_kernels(suite):
+    """Whether the run has the kernel benchmark in it."""
+    return not is_served(suite) and CONFIGS[suite].measures_kernels
+
+
+def decode_tables(suite):
+    """Tables that come from decoding."""
+    return SERVER_TABLES if is_served(suite) else TABLES
+
+
+def run_figures(suite):
+    """Figures of the run by category, in the order of the page."""
+    left_out = set() if measures_kernels(suite) else set(FIGURES["Kernels"])
+    if is_served(suite):
+        left_out = {name for names in FIGURES.values() for name in names} - set(SERVER_FIGURES)
+    ablations = tuple(f"ablation_{name}" for name in run_ablations(suite))
+    kept = {category: tuple(name for name in names if name not in left_out) for category, names in FIGURES.items()}
+    return kept | {"Ablations": ablations}
 
 
 def ablation_outputs(suite, ablation):
@@ -61,12 +104,21 @@ def ablation_raw(wildcards):
 
 def ablation_files(wildcards):
     """Checkpoint and prompt files that an ablation reads."""
-    config = CONFIGS[wildcards.suite]
+    config = engine_config(wildcards)
+    name, ablations = getattr(wildcards, "ablation", None), config.ablations
+    datasets = ablations.ceiling.datasets if name == "ceiling" else [ablations.dataset]
+    # The best fixed budget is chosen on dev, where there is one.
+    splits = splits_of(config.stack, ablations.dataset) if name == "auto_budget" else ("test",)
     try:
-        files = stack_files(config.stack, dataset=config.ablations.dataset, split="test")
+        files = [
+            file
+            for dataset in datasets
+            for split in splits
+            for file in stack_files(config.stack, dataset=dataset, split=split)
+        ]
     except UserError as error:
         stop(error)
-    return [*files, *control_files(config.stack)]
+    return [*dict.fromkeys(files), *control_files(config.stack)]
 
 
 def claims_inputs(wildcards):
@@ -76,28 +128,35 @@ def claims_inputs(wildcards):
         "decode": f"{results}decode.csv",
         "headline": f"{results}tables/headline.csv",
         "acceptance_ratio": f"{results}tables/acceptance_ratio.csv",
-        "gdn_verify": f"{results}gdn_verify.csv",
-        "claims_probe": f"{results}raw/claims.jsonl",
     }
-    if "ceiling" in CONFIGS[wildcards.suite].ablations.run:
+    if measures_kernels(wildcards.suite):
+        files["gdn_verify"] = f"{results}gdn_verify.csv"
+    if watches_claims(wildcards.suite):
+        files["claims_probe"] = f"{results}raw/claims.jsonl"
+    if "ceiling" in run_ablations(wildcards.suite):
         files["ablation_ceiling"] = f"{results}ablation_ceiling.csv"
     return files
 
 
+def watches_claims(suite):
+    """Whether rounds are those that the paper makes claims about."""
+    return not is_served(suite) and CONFIGS[suite].watches_claims
+
+
 def claims_params(wildcards):
     """The slice of the configuration that watching rounds depends on."""
-    return probe_settings(CONFIGS[wildcards.suite], "claims").model_dump()
+    return probe_settings(engine_config(wildcards), "claims").model_dump()
 
 
 def ablation_params(wildcards):
     """The cells of an ablation."""
-    points = ablation_points(CONFIGS[wildcards.suite], wildcards.ablation)
+    points = ablation_points(engine_config(wildcards), wildcards.ablation)
     return {name: settings.model_dump() for name, settings in points.items()}
 
 
 def probe_params(wildcards):
     """The slice of the configuration that a probe depends on."""
-    return probe_settings(CONFIGS[wildcards.suite], wildcards.ablation).model_dump()
+    return probe_settings(engine_config(wildcards), wildcards.ablation).model_dump()
 
 
 def probe_versions(wildcards):
@@ -152,9 +211,25 @@ def raw_files(wildcards):
     )
 
 
-def rounds_files(wildcards):
-    """What every round of these cells did."""
-    return [str(rounds_path(Path(file))) for file in raw_files(wildcards)]
+def companion_files(wildcards):
+    """What stands beside the records of these cells: their rounds, or the requests that servers answered."""
+    companion = requests_path if is_served(wildcards.suite) else rounds_path
+    return [str(companion(Path(file))) for file in raw_files(wildcards)]
+
+
+def server_files(wildcards):
+    """What a server cell reads of the stack's folder: prompts, and Weaver where an arm needs it."""
+    config = CONFIGS[wildcards.suite]
+    try:
+        prompts = prompt_files(config.stack, dataset=wildcards.dataset, split=wildcards.split)
+        return [*prompts, *(weaver_files(config.stack) if "tfm" in config.methods else [])]
+    except UserError as error:
+        stop(error)
+
+
+def server_params(wildcards):
+    """The slice of the configuration that a server cell depends on."""
+    return cell_slice(server_cell_settings, wildcards)
 
 
 def cell_files(wildcards):
@@ -168,7 +243,7 @@ def cell_files(wildcards):
 
 def tree_files(wildcards):
     """Checkpoint and dev prompt files that recorded trees come from."""
-    config = CONFIGS[wildcards.suite]
+    config = engine_config(wildcards)
     try:
         files = [
             file
@@ -182,12 +257,12 @@ def tree_files(wildcards):
 
 def tree_params(wildcards):
     """The slice of the configuration that recorded trees depend on."""
-    return tree_settings(CONFIGS[wildcards.suite]).model_dump()
+    return tree_settings(engine_config(wildcards)).model_dump()
 
 
 def example_files(wildcards):
     """Checkpoint and prompt files that the example tree comes from."""
-    config = CONFIGS[wildcards.suite]
+    config = engine_config(wildcards)
     settings = example_settings(config)
     try:
         return stack_files(config.stack, dataset=settings.dataset, split=settings.split)
@@ -197,22 +272,27 @@ def example_files(wildcards):
 
 def example_params(wildcards):
     """The slice of the configuration that the example tree depends on."""
-    return example_settings(CONFIGS[wildcards.suite]).model_dump()
+    return example_settings(engine_config(wildcards)).model_dump()
 
 
 def kernel_params(wildcards):
     """The slice of the configuration that the kernel benchmark depends on."""
-    return kernel_settings(CONFIGS[wildcards.suite]).model_dump()
+    return kernel_settings(engine_config(wildcards)).model_dump()
 
 
 def latency_params(wildcards):
     """The slice of the configuration that the latency benchmark depends on."""
-    return latency_settings(CONFIGS[wildcards.suite]).model_dump()
+    return latency_settings(engine_config(wildcards)).model_dump()
 
 
 def cell_params(wildcards):
     """The slice of the configuration that a cell depends on."""
-    settings = cell_settings(
+    return cell_slice(cell_settings, wildcards)
+
+
+def cell_slice(settings_of, wildcards):
+    """What `settings_of` a configuration makes for the cell that these wildcards name."""
+    settings = settings_of(
         CONFIGS[wildcards.suite],
         split=wildcards.split,
         dataset=wildcards.dataset,

@@ -24,7 +24,7 @@ rule prepare_dataset:
         "../environment.yml"
     params:
         version=family_version("prompts.prepare"),
-        wording="tfm",
+        wording=CONFIGS[""].stack.wording or "tfm",
         pins=dataset_pin,
     script:
         "scripts/prepare_dataset.py"

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from tfm_bench.stack_config import pinned_part
 
 
@@ -8,7 +10,7 @@ rule download:
     log:
         "logs/download/{stack}.{part}.log",
     wildcard_constraints:
-        stack=CONFIGS[""].stack.name,
+        stack=Path(CONFIGS[""].stack.path).name,
         part="|".join(CONFIGS[""].stack.parts or ["none"]),
     conda:
         "../environment.yml"

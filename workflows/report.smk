@@ -64,7 +64,7 @@ rule figure_acceptance_by_depth:
     """Share of rounds that accept at least so many drafts, every method equally wide."""
     input:
         decode="results/{suite}decode.csv",
-        rounds=rounds_files,
+        rounds=companion_files,
         checked="results/{suite}checks/invariants.csv",
     output:
         csv="results/{suite}figures/acceptance_by_depth.csv",
@@ -92,7 +92,7 @@ rule figure_accepted_length_histogram:
     """Rounds by the drafts that they accept, every method equally wide."""
     input:
         decode="results/{suite}decode.csv",
-        rounds=rounds_files,
+        rounds=companion_files,
         checked="results/{suite}checks/invariants.csv",
     output:
         csv="results/{suite}figures/accepted_length_histogram.csv",

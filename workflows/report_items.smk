@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 def report_items(wildcards):
     """Figures by category, then tables, in the order of the page."""
-    ablations = tuple(f"ablation_{name}" for name in CONFIGS[wildcards.suite].ablations.run)
-    categories = FIGURES | {"Ablations": ablations}
-    figures = [
-        report_figure(wildcards.suite, category, name) for category, names in categories.items() for name in names
-    ]
-    return [*figures, *(report_table(wildcards.suite, name) for name in (*TABLES, *KERNEL_TABLES))]
+    suite = wildcards.suite
+    figures = [report_figure(suite, category, name) for category, names in run_figures(suite).items() for name in names]
+    tables = [*decode_tables(suite), *(KERNEL_TABLES if measures_kernels(suite) else ())]
+    return [*figures, *(report_table(suite, name) for name in tables)]
 
 
 def report_figure(suite, category, name):
@@ -59,7 +57,7 @@ def report_records(suite, name):
     if name.startswith("ablation_"):
         ablation = name.removeprefix("ablation_")
         return list(ablation_raw(SimpleNamespace(suite=suite, ablation=ablation)).values())
-    watched = [f"results/{suite}raw/claims.jsonl"] if name == "claims" else []
+    watched = [f"results/{suite}raw/claims.jsonl"] if name == "claims" and watches_claims(suite) else []
     return [*raw_files(SimpleNamespace(suite=suite)), *watched]
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from tfm_bench.backends.request_log import ServerRequest
 
+VERSION = 1
 ALL = "all"  # in the column dataset: over all of them
 COLUMNS = [
     "stack",

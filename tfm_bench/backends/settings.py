@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from tfm_bench.config import Method, PromptCounts
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
-from tfm_bench.stack_config import PinnedPart, PromptedStack
+from tfm_bench.stack_config import SOURCE, Part, PinnedPart, PromptedStack
 
 Seconds = Annotated[float, Field(gt=0)]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -73,6 +73,11 @@ class ServerStack(PromptedStack):
             if self.weaver not in (accepted := [f"{self.path}/weaver/{name}" for name in names]):
                 raise ValueError(f"weaver: found {self.weaver!r}; downloaded into is {' or '.join(accepted)}")
         return self
+
+    @property
+    def parts(self) -> dict[Part, PinnedPart] | None:
+        """As of the engine's stacks: what the run downloads into `path`."""
+        return None if self.weaver_source is None else {"weaver": self.weaver_source}
 
 
 class ServerFlags(Strict):
@@ -137,6 +142,19 @@ class ServerCellSettings(Strict):
     budgets: list[Budget]
     max_new_tokens: int
     seed: int
+
+
+def weaver_files(stack: ServerStack) -> list[str]:
+    """What says that Weaver is there: of a downloaded one, the file that is written last.
+
+    Raises UserError where it is neither there nor downloaded.
+    """
+    weaver = Path(stack.weaver)
+    if stack.weaver_source is not None:
+        return [str(weaver.with_name(SOURCE))]
+    if not weaver.is_file():
+        raise UserError(f"stack.weaver: {weaver} is not there; a file, or a stack.weaver_source for it, is accepted")
+    return [str(weaver)]
 
 
 def load_server_config(mapping: Mapping[str, Any], *, origin: str = "config") -> ServerConfig:
