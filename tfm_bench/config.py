@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from tfm_bench.ablation_config import AblationsConfig
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
-from tfm_bench.kernel_config import KernelsConfig, RecordedTreesConfig
+from tfm_bench.kernel_config import RECORDED_KINDS, KernelsConfig, RecordedKind, RecordedTreesConfig
 from tfm_bench.latency_config import LatencyConfig, LatencyRun
 from tfm_bench.prompts.datasets import PACKAGED, packaged_file
 from tfm_bench.prompts.sources import DATASETS, splits
@@ -139,6 +139,11 @@ class TreeSettings(Strict):
     expansion_width: Count | Literal["auto"]
     seed: int
 
+    @property
+    def kinds(self) -> list[RecordedKind]:
+        """Trees that the rounds of the stack can verify."""
+        return [kind for kind in RECORDED_KINDS if kind != "weaver" or self.stack.has_weaver]
+
 
 class KernelSettings(Strict):
     """What the process that measures kernels needs."""
@@ -245,7 +250,9 @@ def prompt_files(stack: PromptedStack, *, dataset: str, split: str) -> list[str]
     """
     if is_prepared(stack, dataset):
         if split not in splits(dataset):
-            raise UserError(f"datasets: found '{dataset}'; where a {split} split is needed, one that has it is accepted")
+            raise UserError(
+                f"datasets: found '{dataset}'; where a {split} split is needed, one that has it is accepted"
+            )
         return [str(Path(stack.path) / "prompts" / f"{dataset}.{split}.jsonl")]
     if is_packaged(stack, dataset):
         packaged_file(dataset)
@@ -271,7 +278,7 @@ def is_packaged(stack: PromptedStack, dataset: str) -> bool:
 
 
 def splits_of(stack: PromptedStack, dataset: str) -> tuple[str, ...]:
-    """Packaged benchmarks are only reported, never tuned on: they have no dev split, nor have whole public data sets."""
+    """Of packaged benchmarks, and of public data sets that are decoded as a whole, there is no dev split to tune on."""
     if is_prepared(stack, dataset):
         return splits(dataset)
     return ("test",) if is_packaged(stack, dataset) else SPLITS

@@ -51,7 +51,9 @@ def is_served(suite):
 def engine_config(wildcards):
     """The configuration of what only the engine can measure."""
     if is_served(wildcards.suite):
-        stop(f"sglang: {CONFIGS[wildcards.suite].stack.name} is served; this target accepts a stack that the engine decodes")
+        stop(
+            f"sglang: {CONFIGS[wildcards.suite].stack.name} is served; this target accepts a stack that the engine decodes"
+        )
     return CONFIGS[wildcards.suite]
 
 
@@ -83,6 +85,8 @@ def run_figures(suite):
     left_out = set() if measures_kernels(suite) else set(FIGURES["Kernels"])
     if is_served(suite):
         left_out = {name for names in FIGURES.values() for name in names} - set(SERVER_FIGURES)
+    elif not CONFIGS[suite].stack.has_weaver:
+        left_out |= set(FIGURES["Example"])  # it is a tree of Weaver
     ablations = tuple(f"ablation_{name}" for name in run_ablations(suite))
     kept = {category: tuple(name for name in names if name not in left_out) for category, names in FIGURES.items()}
     return kept | {"Ablations": ablations}

@@ -39,7 +39,7 @@ rule table_latency:
     """Stages of a round, an arm per line, and the speedup that recorded acceptance projects to."""
     input:
         latency="results/{suite}latency_27b.csv",
-        acceptance=lambda wildcards: CONFIGS[wildcards.suite].latency.acceptance,
+        acceptance=lambda wildcards: engine_config(wildcards).latency.acceptance,
     output:
         csv=report("results/{suite}tables/latency_27b.csv", caption="report/latency_27b.rst", category="Latency"),
         markdown="results/{suite}tables/latency_27b.md",

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tfm_bench.config import CellSettings, StackConfig
+from tfm_bench.config import CellSettings, StackConfig, is_prepared
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import STAGED_PROMPTS
 from tfm_bench.measure.kernel_records import read_kernel_records
 from tfm_bench.measure.records import DecodeRecord, read_records
 from tfm_bench.measure.rounds import rounds_path
+from tfm_bench.prompts.datasets import load_prompts
+from tfm_bench.prompts.sources import published_count
 
 Record = TypeVar("Record")
 MILLISECONDS = 1000
@@ -38,16 +40,28 @@ def cell_work(settings: CellSettings) -> float:
     """
     arms = 1 + len(settings.budgets) * (len(settings.methods) - 1)
     staged = settings.split == "test" and settings.repeat == 0
-    runs = settings.prompts * (arms + 1) + (min(STAGED_PROMPTS, settings.prompts) * arms if staged else 0)
+    prompts = _prompts(settings)
+    runs = prompts * (arms + 1) + (min(STAGED_PROMPTS, prompts) * arms if staged else 0)
     return runs * settings.max_new_tokens
+
+
+def _prompts(settings: CellSettings) -> int:
+    """Of the cell; of a data set that is still to be prepared as many as the paper decodes."""
+    if settings.prompts != "all":
+        return settings.prompts
+    file = Path(settings.stack.path) / "prompts" / f"{settings.dataset}.{settings.split}.jsonl"
+    if file.is_file() or not is_prepared(settings.stack, settings.dataset):
+        return len(load_prompts(settings.dataset, settings.split, file.parent))
+    return published_count(settings.dataset)
 
 
 def cell_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
     """A finished cell: its records, and what its process took in all."""
     records = read_records(raw)
-    work_s = sum(map(_record_seconds, records))
+    settings, work_s = records[0].settings, sum(map(_record_seconds, records))
+    assert isinstance(settings, CellSettings), "stored_cells and pilots look at cells of the engine alone"
     return Sample(
-        work=cell_work(records[0].settings),
+        work=cell_work(settings),
         start_s=max(0.0, seconds - work_s),
         work_s=work_s,
         megabytes=megabytes,

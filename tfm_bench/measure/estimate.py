@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from tfm_bench.config import CellSettings, Config, KernelSettings, cell_settings, kernel_settings, tree_settings
-from tfm_bench.kernel_config import RECORDED_KINDS
 from tfm_bench.measure.cost_samples import Sample, cell_work, stored_cells, stored_kernels
 from tfm_bench.measure.files import BYTES_PER_MEGABYTE
 
@@ -98,7 +97,7 @@ def _tree_work(config: Config) -> float:
     """Tokens that are generated for recorded trees."""
     settings = tree_settings(config)
     prompts = settings.recorded.prompts * len(settings.recorded.datasets)
-    return len(RECORDED_KINDS if config.stack.has_weaver else RECORDED_KINDS[:1]) * len(settings.nodes) * prompts * settings.recorded.max_new_tokens
+    return len(settings.kinds) * len(settings.nodes) * prompts * settings.recorded.max_new_tokens
 
 
 def _cost(name: str, jobs: Sequence[float], samples: Sequence[Sample], source: str) -> Cost:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from tfm_bench.backends.settings import ServerCellSettings
 from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.errors import UserError
 from tfm_bench.measure.records import JUDGED, MEASURED, TOKEN_IDENTICAL, DecodeRecord, read_records
@@ -17,6 +18,7 @@ from tfm_bench.measure.rounds import RoundsRecord, read_rounds, rounds_path
 
 VERSION = 3
 STAGE_TOLERANCE = 0.01
+NUMBERS = (*MEASURED, *JUDGED, "max_depth", "lossless")
 
 
 class Claim(NamedTuple):
@@ -35,7 +37,11 @@ def check_invariants(paths: Iterable[Path]) -> pd.DataFrame:
     """
     checked: Counter[str] = Counter()
     for path in paths:
-        checked += check_cell(path, read_records(path), read_rounds(rounds_path(path)))
+        records = read_records(path)
+        served = any(isinstance(record.settings, ServerCellSettings) for record in records)
+        checked += (
+            check_server_cell(path, records) if served else check_cell(path, records, read_rounds(rounds_path(path)))
+        )
     if not checked:
         raise UserError("results: no record to check in the raw files; delete them and rerun")
     return pd.DataFrame(checked.items(), columns=["check", "claims"])
@@ -45,16 +51,32 @@ def check_cell(path: Path, records: Sequence[DecodeRecord], rounds: Sequence[Rou
     """Claims that were checked on the records of one file, per kind. Raises UserError for the first that fails."""
     if len(rounds) != len(records):
         raise UserError(f"{rounds_path(path)}: found {len(rounds)} lines; {path} has {len(records)} records")
-    # A file may hold several cells: those of an ablation.
-    plain = {_cell_of(r): r for r in records if r.method == "ar" and not r.control and r.status == "ok"}
+    plain = _plain_records(records)
+    claims = (_claims(r, own, plain.get(_cell_of(r))) for r, own in zip(records, rounds, strict=True))
+    return _checked(path, zip(records, claims, strict=True))
+
+
+def check_server_cell(path: Path, records: Sequence[DecodeRecord]) -> Counter[str]:
+    """check_cell on what servers answered: there are no rounds beside their sums."""
+    plain = _plain_records(records)
+    return _checked(path, ((record, _server_claims(record, plain.get(_cell_of(record)))) for record in records))
+
+
+def _checked(path: Path, claims: Iterable[tuple[DecodeRecord, Iterable[tuple[str, Claim]]]]) -> Counter[str]:
+    """Claims per kind; those of each record, in the order of the file."""
     checked: Counter[str] = Counter()
-    for line, (record, own) in enumerate(zip(records, rounds, strict=True), start=1):
-        for kind, claim in _claims(record, own, plain.get(_cell_of(record))):
+    for line, (record, own) in enumerate(claims, start=1):
+        for kind, claim in own:
             if not claim.holds:
                 where = f"{path}, line {line} ({record.method}, budget {record.budget}, prompt {record.prompt})"
                 raise UserError(f"{where}: {claim.what}: found {claim.found}; expected is {claim.expected}")
             checked[kind] += 1
     return checked
+
+
+def _plain_records(records: Sequence[DecodeRecord]) -> dict[tuple[str, int], DecodeRecord]:
+    """What `ar` gave. A file may hold several cells: those of an ablation."""
+    return {_cell_of(r): r for r in records if r.method == "ar" and not r.control and r.status == "ok"}
 
 
 def _cell_of(record: DecodeRecord) -> tuple[str, int]:
@@ -92,6 +114,25 @@ def _claims(record: DecodeRecord, rounds: RoundsRecord, plain: DecodeRecord | No
     return ((kind, claim) for kind, claims in kinds.items() for claim in claims)
 
 
+def _server_claims(record: DecodeRecord, plain: DecodeRecord | None) -> Iterator[tuple[str, Claim]]:
+    """Unlike the engine's, the control of a server may write another text: its sums are in no fixed order."""
+    if record.status != "ok":
+        found = [name for name in NUMBERS if getattr(record, name) is not None]
+        yield "no numbers", Claim(f"numbers of a record that is {record.status}", found, [], not found)
+        return
+    rounds, accepted = record.rounds or 0, record.accepted_drafts_sum or 0
+    yield "counts", _equal("accepted drafts + rounds", accepted + rounds, record.tokens)
+    deepest, most = record.max_depth or 0, record.budget
+    yield "counts", Claim("max_depth", deepest, f"0 to the budget, {most}", 0 <= deepest <= most)
+    fits = 0 <= accepted <= rounds * most
+    yield "counts", Claim("accepted_drafts_sum", accepted, f"0 to the budget in each of {rounds} rounds", fits)
+    yield "rounds", _equal("verify_width", record.verify_width, most + 1)
+    if plain is not None:
+        same = record.tokens_sha256 == plain.tokens_sha256
+        yield "text", _equal("lossless", record.lossless, same)
+        yield "text", _equal("first_divergence is empty", record.first_divergence is None, same)
+
+
 def _companion(record: DecodeRecord, rounds: RoundsRecord) -> Iterator[Claim]:
     found, expected = (
         (r.prompt, r.method, r.budget, r.expansion_width, r.variant, "control" if r.control else "measured")
@@ -101,9 +142,7 @@ def _companion(record: DecodeRecord, rounds: RoundsRecord) -> Iterator[Claim]:
 
 
 def _no_numbers(record: DecodeRecord, rounds: RoundsRecord) -> Iterator[Claim]:
-    found = [name for name in (*MEASURED, *JUDGED, "max_depth", "lossless") if getattr(record, name) is not None] + [
-        "rounds"
-    ] * bool(rounds.accepted)
+    found = [name for name in NUMBERS if getattr(record, name) is not None] + ["rounds"] * bool(rounds.accepted)
     yield Claim(f"numbers of a record that is {record.status}", found, [], not found)
 
 

@@ -24,7 +24,9 @@ class ProcessPilots:
 
     def cell(self, settings: CellSettings) -> Sample:
         """Every arm on a few prompts, to their end. Raises UserError when it fails."""
-        small = settings.model_copy(update={"prompts": min(PILOT_PROMPTS, settings.prompts)})
+        small = settings.model_copy(
+            update={"prompts": PILOT_PROMPTS if settings.prompts == "all" else min(PILOT_PROMPTS, settings.prompts)}
+        )
         with tempfile.TemporaryDirectory() as folder:
             raw = Path(folder) / "pilot.jsonl"
             return cell_sample(raw, *_timed("cell", small.model_dump_json(), raw))

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from tfm_bench.config import Method, StackConfig, TreeSettings, expansion_width
+from tfm_bench.config import Method, TreeSettings, expansion_width
 from tfm_bench.engine import Arm, Stack, generate
 from tfm_bench.errors import UserError
-from tfm_bench.kernel_config import RECORDED_KINDS, RecordedKind
+from tfm_bench.kernel_config import RecordedKind
 from tfm_bench.measure.cells import checkpoint_sha256, load_stack
 from tfm_bench.measure.files import read_json_lines, write_text
 from tfm_bench.measure.progress import with_progress
@@ -43,9 +43,9 @@ class RecordedTree(BaseModel):
 
 
 def recorded_trees(settings: TreeSettings, output: Path) -> None:
-    """Decode dev prompts with DDTree and, where the stack has one, Weaver and write the trees of their rounds, one JSON line each.
+    """Decode dev prompts with DDTree and Weaver and write the trees of their rounds, one JSON line each.
 
-    Every number of nodes is a budget of one less. Raises UserError for bad input and for a size that no round filled.
+    Without Weaver where the stack has none. Every number of nodes is a budget of one less. Raises UserError for bad input and for a size that no round filled.
     """
     torch.set_num_threads(settings.stack.threads)
     stack = load_stack(settings.stack)
@@ -54,18 +54,13 @@ def recorded_trees(settings: TreeSettings, output: Path) -> None:
         "settings": settings,
         "provenance": collect_provenance(stack.device),
     }
-    jobs = [(kind, nodes) for kind in recorded_kinds(settings.stack) for nodes in settings.nodes]
+    jobs = [(kind, nodes) for kind in settings.kinds for nodes in settings.nodes]
     records = [
         record
         for kind, nodes in with_progress(jobs, "recorded trees", unit="sizes")
         for record in _record_size(stack, settings, kind, nodes, origin)
     ]
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
-
-
-def recorded_kinds(stack: StackConfig) -> list[RecordedKind]:
-    """What the rounds of a stack can verify."""
-    return [kind for kind in RECORDED_KINDS if kind != "weaver" or stack.has_weaver]
 
 
 def read_recorded_trees(path: Path) -> list[RecordedTree]:

@@ -32,10 +32,11 @@ class DecodeRecord(BaseModel):
     control: the second run of `ar`, the A/A control of its cell. status: only `ok` records hold numbers, the others a
     reason. decode_ms excludes prefill and comes from a run without inner timers; stage_ms from a second run, where one
     was made. accepted_drafts and acceptance_length are means over the rounds, without and with the bonus token; None
-    where no round ran. max_depth: the most drafts that one round accepted; None where a server does not say. lossless: whether the text is that of `ar`;
-    None under a rule that promises no such thing. first_divergence indexes the emitted tokens, the first included; it
-    is None where the text is that of `ar`. logit_gap (bfloat16 only): by how much the
-    target, in one pass over the text before, scores the token of `ar` there above the one that was emitted.
+    where no round ran. max_depth: the most drafts that one round accepted; None where a server does not say.
+    lossless: whether the text is that of `ar`; None under a rule that promises no such thing. first_divergence indexes
+    the emitted tokens, the first included; it is None where the text is that of `ar`. logit_gap (bfloat16, engine
+    only): by how much the target, in one pass over the text before, scores the token of `ar` there above the one that
+    was emitted.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

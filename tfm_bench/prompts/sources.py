@@ -28,7 +28,7 @@ class Benchmark:
     count: int
 
 
-SHARECHAT, SHARECHAT_REPO = "sharechat", "tucnguyen/ShareChat"
+SHARECHAT, SHARECHAT_REPO, SHARECHAT_COUNT = "sharechat", "tucnguyen/ShareChat", 500
 GSM8K = HubFile("openai/gsm8k", "main/test-00000-of-00001.parquet")
 MATH_500 = HubFile("HuggingFaceH4/MATH-500", "test.jsonl")
 AIME_25 = HubFile("math-ai/aime25", "test.jsonl")
@@ -46,6 +46,11 @@ BENCHMARKS = {
     "livecodebench": Benchmark(LIVE_CODE_BENCH, every, 175),
 }
 DATASETS = (*BENCHMARKS, SHARECHAT)
+
+
+def published_count(dataset: str) -> int:
+    """Prompts of the test split of one of DATASETS."""
+    return SHARECHAT_COUNT if dataset == SHARECHAT else BENCHMARKS[dataset].count
 
 
 def splits(dataset: str) -> tuple[str, ...]:

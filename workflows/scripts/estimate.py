@@ -14,6 +14,8 @@ with entry(snakemake.log[0]):
     from tfm_bench.measure.estimate import estimate, planned_files
     from tfm_bench.measure.pilots import ProcessPilots
 
+    if "sglang" in snakemake.config:
+        raise UserError("estimate: found a stack that is served; accepted is one that the engine decodes")
     # Only Snakemake knows what it would run: a second one is asked, with the same configuration.
     with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
         json.dump(snakemake.config, config)
