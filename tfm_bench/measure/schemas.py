@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from tfm_bench.backends.request_log import ServerRequest
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.kernel_records import KernelRecord
 from tfm_bench.measure.latency_records import LatencyRecord
@@ -19,6 +20,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MODELS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
     "rounds": RoundsRecord,
+    "requests": ServerRequest,
     "kernels": KernelRecord,
     "latency_27b": LatencyRecord,
     "recorded_trees": RecordedTree,

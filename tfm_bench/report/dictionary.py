@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pandas as pd
 from pydantic import BaseModel
 
+from tfm_bench.backends import protocols
+from tfm_bench.backends.request_log import ServerRequest
 from tfm_bench.config import CellSettings, StackConfig
 from tfm_bench.kernel_config import KernelsConfig
 from tfm_bench.latency_config import LatencyRun
@@ -58,6 +60,7 @@ TABLES: dict[str, list[str]] = {
     "tables/speedup": speedup.COLUMNS,
     "tables/headline": speedup.HEADLINE_COLUMNS,
     "tables/acceptance_ratio": acceptance.COLUMNS,
+    "tables/protocols": protocols.COLUMNS,
     "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
@@ -81,6 +84,7 @@ TABLES: dict[str, list[str]] = {
 RECORDS: dict[str, type[BaseModel]] = {
     "decode": DecodeRecord,
     "rounds": RoundsRecord,
+    "requests": ServerRequest,
     "kernels": kernel_records.KernelRecord,
     "latency_27b": latency_records.LatencyRecord,
     "recorded_trees": RecordedTree,
@@ -91,9 +95,9 @@ KERNEL_MODELS: list[type[BaseModel]] = [kernel_records.KernelRecord, KernelsConf
 LATENCY_MODELS: list[type[BaseModel]] = [latency_records.LatencyRecord, LatencyRun, Provenance]
 
 # Types of columns that no model has; all others are numbers.
-TEXT = {"baseline", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
+TEXT = {"baseline", "protocol", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
 TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
-TEXT |= {"counted_at", "depths", "kind", "token", "context", "acceptance_from"}
+TEXT |= {"counted_at", "depths", "kind", "token", "context", "acceptance_from", "device"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
 COUNTS |= {"context_tokens", "places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
 COUNTS |= {"weaver_calls", "staged_prompts", "round", "node", "parent", "token_id", "lane"}
@@ -110,7 +114,8 @@ Written by `python -m tfm_bench.report.dictionary`; do not edit.
 - `tables/`: what the README shows, as CSV in full precision, Markdown and LaTeX; `figures/`: what a figure draws, in
   columns of the same names.
 - `raw/`: JSON lines as measured, a file per process: `<split>.<dataset>.t<temperature x 100>.r<repeat>.jsonl`, its
-  rounds line by line in `.rounds.jsonl`; `kernels.jsonl`, `recorded_trees.jsonl`. `schema/` holds their JSON Schemas.
+  rounds line by line in `.rounds.jsonl`, or its requests to servers in `.requests.jsonl`; `kernels.jsonl`,
+  `recorded_trees.jsonl`. `schema/` holds their JSON Schemas.
 - `smoke/`: the same of `snakemake smoke`; `expected/`: the run that the README's numbers come from.
 
 An empty cell is a missing value; no file holds NaN or infinity. Times are milliseconds unless the name says otherwise.
@@ -131,7 +136,7 @@ def type_text(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in inner)
     if origin in (Union, UnionType):
-        return " or ".join(map(type_text, inner))
+        return " or ".join(dict.fromkeys(map(type_text, inner)))
     if origin is Annotated:
         return type_text(inner[0])
     if origin is list:
