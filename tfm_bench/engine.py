@@ -6,6 +6,7 @@ clock, and no baseline runs slower code than the method that it is compared with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +22,13 @@ from tfm_bench.drafting.ddtree import build_ddtree
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.errors import UserError
 from tfm_bench.generation import Generation, Round, StageClock
+from tfm_bench.models.device import choose_device
+from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
+from tfm_bench.models.memory_plan import CAPACITY, Capacity, StackConfigs, memory_plan, plan_table, require_memory
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.target_layers import GdnLayer
+from tfm_bench.models.target_loading import text_config
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_files import load_weaver
 from tfm_bench.tree import TokenTree
@@ -88,8 +93,8 @@ BUILDERS: Mapping[str, Builder] = {
 class Stack:
     """A target with its drafter and Weaver, ready to decode one sequence at a time.
 
-    directory: where it was loaded from; own_weaver: None for a stack that decodes without `tfm`; builders: method -> what builds its trees; rule: which drafts of a verified
-    tree are accepted.
+    directory: where it was loaded from; own_weaver: None for a stack that decodes without `tfm`; builders: method ->
+    what builds its trees; rule: which drafts of a verified tree are accepted.
     """
 
     directory: Path
@@ -130,27 +135,55 @@ class Stack:
 
     @classmethod
     def load(
-        cls, directory: Path, *, dtype: str, gdn_verify: str | None, commit: str, with_weaver: bool = True
+        cls,
+        directory: Path,
+        *,
+        dtype: str,
+        gdn_verify: str | None,
+        commit: str,
+        with_weaver: bool = True,
+        device: str = "cpu",
+        capacity: Capacity = CAPACITY,
     ) -> Stack:
         """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit.
 
-        gdn_verify: None for a target without Gated-DeltaNet layers, and only for such a one.
+        gdn_verify: None for a target without Gated-DeltaNet layers, and only for such a one. device: auto, cpu or cuda;
+        on a GPU the memory that sequences of `capacity` will take is printed first, and an error where it is not there.
         """
-        kind = getattr(torch, dtype)
-        drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind)
+        kind, place = getattr(torch, dtype), choose_device(device)
+        weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
+        if place.type == "cuda":
+            _announce_memory(directory, weaver, kind, gdn_verify or "fused", capacity)
+        drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind, device=place.type)
         target = Target.from_pretrained(
             directory / "target",
             dtype=kind,
             tap_layer_ids=drafter.config.target_layer_ids,
             gdn_verify=gdn_verify or "fused",
             commit=commit,
+            device=place.type,
         )
         _check_gdn(directory, target, gdn_verify)
-        weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
         _check_fit(directory, target, drafter, weaver)
-        runtime = WeaverRuntime(weaver, target.embedding, target.head.weight) if weaver is not None else None
+        runtime = None
+        if weaver is not None:
+            runtime = WeaverRuntime(weaver.to(place), target.embedding, target.head.weight)
         tokenizer = _load_tokenizer(directory / "target")
         return cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
+
+
+def _announce_memory(
+    directory: Path, weaver: Weaver | None, dtype: torch.dtype, gdn_verify: str, capacity: Capacity
+) -> None:
+    """Prints the memory plan; raises UserError with the number of GB that the GPU lacks."""
+    configs = StackConfigs(
+        text_config(directory / "target"),
+        DFlashConfig.from_file(directory / "drafter"),
+        None if weaver is None else weaver.config,
+    )
+    plan = memory_plan(configs, dtype, capacity, gdn_verify=gdn_verify)
+    print(plan_table(plan), end="", file=sys.stderr)
+    require_memory(plan, torch.cuda.mem_get_info()[0], torch.cuda.get_device_name())
 
 
 def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver | None) -> None:
@@ -205,9 +238,9 @@ def generate(
     """Decodes one prompt; with sample_match the tokens depend on prompt, temperature and seed, never on the arm.
 
     observer: sees the draft (None in plain decoding), tree, target output and acceptance of every round, before the
-    commit; its time counts as accept. on_tokens is handed what is new, after prefill and after every round; its own time
-    counts as decoding. What either raises ends the generation. Raises UserError for an empty prompt or max_new_tokens
-    below 1.
+    commit; its time counts as accept. on_tokens is handed what is new, after prefill and after every round; its own
+    time counts as decoding. What either raises ends the generation. Raises UserError for an empty prompt or
+    max_new_tokens below 1.
     """
     if not prompt_ids or max_new_tokens < 1:
         raise UserError(f"found {len(prompt_ids)} prompt tokens and max_new_tokens {max_new_tokens}; 1 is the least")
@@ -329,8 +362,7 @@ class _Sequence:
 
     def _commit(self, output: TargetOutput, path: list[int]) -> None:
         start = self.state.length
-        self.stack.target.commit(self.state, path)
-        rows = torch.tensor(path, device=output.taps.device)
+        rows = self.stack.target.commit(self.state, path)
         self._remember(output.taps.index_select(0, rows), output.hidden[path[-1]], start)
 
     def _remember(self, taps: Tensor, hidden: Tensor, start: int) -> None:

@@ -27,6 +27,8 @@ from tfm_bench.measure.provenance import CellProvenance, arithmetic, now, origin
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
+from tfm_bench.models.device import choose_device
+from tfm_bench.models.memory_plan import CAPACITY, Capacity
 from tfm_bench.models.weaver_control import CONTROLS_FOLDER
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
 from tfm_bench.stack_config import SOURCE
@@ -36,8 +38,8 @@ VERSION = 5
 FAMILIES = ("measure.cells", "measure.records")
 DISK_MEGABYTES = 50
 LENGTHENING_PROMPTS = 64
+PROMPT_TOKENS = 4096
 WEIGHT_SUFFIXES = (".safetensors", ".pth")
-DEVICE = "cpu"  # where Stack.load puts every stack
 ATTENTION_PATH = "grouped_bmm"  # tfm_bench.models.layers.grouped_attention
 
 
@@ -56,7 +58,8 @@ def decode_cells(points: Mapping[str, CellSettings], output: Path) -> None:
     points: by name. A killed run of several loses the running prompt of the running cell, as that of one does.
     """
     require_disk(output, DISK_MEGABYTES)
-    with device_lock(DEVICE):
+    (device,) = {choose_device(settings.stack.device).type for settings in points.values()}
+    with device_lock(device):
         partials = [_measured(settings, _part(output, name)) for name, settings in points.items()]
         # Still locked: a second process for the same output must find either the partial files or all of the output.
         _write(output, [prompt for partial in partials for prompt in partial.prompts])
@@ -73,7 +76,7 @@ def _measured(settings: CellSettings, output: Path) -> PartialFile:
     """The complete partial file of one cell."""
     torch.set_num_threads(settings.stack.threads)
     started_at, start = now(), time.monotonic()
-    stack, prompts = load_stack(settings.stack), _load_prompts(settings)
+    stack, prompts = load_stack(settings.stack, _capacity(settings)), _load_prompts(settings)
     arms = cell_arms(settings, stack.block_size)
     cell = Cell(
         settings=settings,
@@ -175,10 +178,16 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
     return arms
 
 
-def load_stack(stack: StackConfig) -> Stack:
-    """The configured stack."""
-    options = stack.model_dump(include={"dtype", "gdn_verify", "commit"})
-    return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver)
+def load_stack(stack: StackConfig, capacity: Capacity = CAPACITY) -> Stack:
+    """The configured stack; capacity: what its sequences may grow to, for the memory plan of a GPU."""
+    options = stack.model_dump(include={"dtype", "gdn_verify", "commit", "device"})
+    return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver, capacity=capacity)
+
+
+def _capacity(settings: CellSettings) -> Capacity:
+    """What the cell's sequences may grow to; a prompt of its own length is taken to fit into PROMPT_TOKENS."""
+    widest = max([*settings.budgets, *(arm.budget for arm in settings.arms)], default=0)
+    return Capacity((settings.prompt_tokens or PROMPT_TOKENS) + settings.max_new_tokens, widest + 1)
 
 
 def _load_prompts(settings: CellSettings) -> list[Prompt]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from tfm_bench.measure.provenance import Provenance, collect_provenance
 from tfm_bench.random_stack import all_layers, random_stack
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.rules import Rule
-from tfm_bench.verification.sample_match import Acceptance, KeyedNoise, draw
+from tfm_bench.verification.sample_match import Acceptance, KeyedNoise, draw, draw_rows
 
 VERSION = 1
 DISK_MEGABYTES = 10
@@ -73,7 +73,8 @@ def latency_arms(config: LatencyRun, block_size: int) -> list[LatencyArm]:
     first, chain = config.gdn_verify[0], block_size - 1
     arms = [LatencyArm(Arm("ar"), first), LatencyArm(Arm("dflash_chain", budget=chain), first)]
     arms += [LatencyArm(Arm("ddtree", budget=budget), first) for budget in config.budgets]
-    for budget, width in product(config.budgets, ["auto", *config.expansion_widths]):
+    widths: list[int | Literal["auto"]] = ["auto", *config.expansion_widths]
+    for budget, width in product(config.budgets, widths):
         nodes = expansion_width(width, budget)
         methods = config.gdn_verify if width == "auto" else [first]
         arms += [LatencyArm(Arm("tfm", budget=budget, expansion_width=nodes), method) for method in methods]
@@ -162,7 +163,7 @@ def _shaped(builder: Builder) -> Builder:
 
 
 class _Forced(NamedTuple):
-    """Draws like sample_match, once per node of the path, and goes on down the spine whatever was drawn."""
+    """Draws what sample_match draws on this device, and goes on down the spine whatever that was."""
 
     accepted: int
 
@@ -170,8 +171,11 @@ class _Forced(NamedTuple):
         self, tree: TokenTree, logits: Tensor, *, temperature: float, noise: KeyedNoise, start: int
     ) -> Acceptance:
         path = list(range(self.accepted + 1))
-        drawn = [draw(logits[node], temperature, noise, start + node + 1) for node in path]
-        return Acceptance(path, drawn[-1])
+        if logits.is_cuda:
+            drawn = draw_rows(logits, tree.depths, temperature, noise, start + 1)
+        else:
+            drawn = [draw(logits[node], temperature, noise, start + node + 1) for node in path]
+        return Acceptance(path, drawn[self.accepted])
 
 
 def _record(

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict
 
 from tfm_bench.ablations import ProbeSettings
 from tfm_bench.engine import Stack
-from tfm_bench.measure.cells import DEVICE, checkpoint_sha256, load_stack
+from tfm_bench.measure.cells import checkpoint_sha256, load_stack
 from tfm_bench.measure.device_lock import device_lock
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import Provenance, collect_provenance
+from tfm_bench.models.device import choose_device
 
 VERSION = 1
 Observation = dict[str, Any]
@@ -43,7 +44,7 @@ def run_probe(settings: ProbeSettings, output: Path) -> None:
     """Run the probe of an ablation and write its observations. Waits while another process measures on the device."""
     probe = cast(Probe, importlib.import_module(f"tfm_bench.measure.probes.{settings.ablation}").probe)
     torch.set_num_threads(settings.stack.threads)
-    with device_lock(DEVICE):
+    with device_lock(choose_device(settings.stack.device).type):
         stack = load_stack(settings.stack)
         origin = {
             "checkpoint_sha256": checkpoint_sha256(Path(settings.stack.path)),

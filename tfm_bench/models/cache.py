@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.gdn_tree import TORCH, Implementation, commit_window
+from tfm_bench.models.device import to_device
 
 # Context rows that attention reads are rounded up to a multiple of this, so that a GPU meets few distinct shapes
 # (one captured graph each); the CPU reads exactly what there is.
@@ -72,8 +73,8 @@ class TargetState:
         self.pending_width = width
         self.pending.clear()
 
-    def commit(self, path: list[int], recurrent_commit: str) -> None:
-        """Move the path's nodes from scratch behind the committed context.
+    def commit(self, path: list[int], recurrent_commit: str) -> Tensor:
+        """Move the path's nodes from scratch behind the committed context; returns the path on the device.
 
         path starts at the anchor; recurrent_commit names an entry of `kernels.commit`. Raises ValueError, before
         anything is written, for a path that is none or does not fit.
@@ -84,12 +85,13 @@ class TargetState:
             )
         if self.length + len(path) > self.max_length:
             raise ValueError(f"{len(path)} tokens do not fit behind {self.length} of {self.max_length}")
-        nodes = torch.tensor(path, device=self.keys.device)
+        nodes = to_device(torch.tensor(path), self.keys.device)
         if self.pending:
             self._commit_gdn(nodes, recurrent_commit)
         self._commit_rows(nodes)
         self.length += len(path)
         self.begin(0)
+        return nodes
 
     def _commit_rows(self, nodes: Tensor) -> None:
         """Keys and values of all attention layers at once."""

@@ -19,9 +19,11 @@ from kernels.gdn_tree import TORCH, Implementation, fastest
 from kernels.gdn_tree.structure import CONV_WIDTH, TreeStructure, chain_structure
 from tfm_bench.errors import UserError
 from tfm_bench.models.cache import DEFAULT_EXTENT_STEP, EXTENT_STEP, TargetState, tree_mask
+from tfm_bench.models.device import to_device
 from tfm_bench.models.linear import FusedLinear
 from tfm_bench.models.target_layers import AttentionLayer, GdnLayer, TreeStep, make_norm
 from tfm_bench.models.target_loading import is_hybrid, load_model
+from tfm_bench.models.tree_transfer import tree_on
 from tfm_bench.tree import TokenTree
 
 PREFILL_WIDTH = 64
@@ -131,7 +133,7 @@ class Target:
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens [N] int64 -> [N, H]."""
-        return embedding(tokens.to(self.device), self.embedding)
+        return embedding(to_device(tokens, self.device), self.embedding)
 
     @torch.inference_mode()
     def lm_head(self, hidden: Tensor) -> Tensor:
@@ -191,17 +193,19 @@ class Target:
         return TargetOutput(self.head(hidden), taps, hidden)
 
     @torch.inference_mode()
-    def commit(self, state: TargetState, path: list[int]) -> None:
+    def commit(self, state: TargetState, path: list[int]) -> Tensor:
         """Accept the nodes of a root path of the tree last verified: keys, values, GDN states and windows, length.
+
+        Returns the path as it stands on the device.
 
         Raises ValueError for a path that does not start at the anchor, leaves the tree or does not fit.
         """
-        state.commit(path, self.commit_name)
+        return state.commit(path, self.commit_name)
 
     def _forward(self, state: TargetState, tokens: Tensor, structure: TreeStructure) -> tuple[Tensor, Tensor]:
         """Residual stream [N, H] after the last layer, and taps [N, taps * H]."""
         state.begin(tokens.shape[0])
-        structure = structure_on(structure, self.device)
+        tokens, structure = tree_on(tokens, structure, self.device)
         positions = structure.depths + state.length
         cos, sin = (table.index_select(0, positions) for table in state.rotary)
         step = TreeStep(structure, cos, sin, tree_mask(structure.ancestors, state))
@@ -218,16 +222,6 @@ class Target:
         sign = torch.ones_like(sin[0])
         sign[:, : sin.shape[-1] // 2] = -1.0
         return cos[0, :, None].to(self.dtype), (sin[0] * sign)[:, None].to(self.dtype)
-
-
-def structure_on(structure: TreeStructure, device: torch.device) -> TreeStructure:
-    """The structure on another device. What is derived from Python lists is derived before the move, not after it."""
-    if structure.parents.device == device:
-        return structure
-    fields = (structure.parents, structure.depths, structure.ancestors)
-    moved = TreeStructure(*(x.to(device, non_blocking=True) for x in fields))
-    moved.__dict__["conv_taps"] = structure.conv_taps.to(device, non_blocking=True)
-    return moved
 
 
 def _checked_taps(tap_layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def load_model(path: str | Path, dtype: torch.dtype) -> Any:
     multimodal = read_json(Path(path) / "config.json").get("model_type") == MULTIMODAL
     found = stored_shapes(weight_files(path))
     try:
-        config = _text_config(path)
+        config = text_config(path)
         expected = expected_shapes(config, tied_head=HEAD in found)
         check_shapes(*(_language_model(expected, found) if multimodal else (expected, found)), path)
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -56,7 +56,7 @@ def expected_shapes(config: Any, *, tied_head: bool = False) -> dict[str, tuple[
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def _text_config(path: str | Path) -> Any:
+def text_config(path: str | Path) -> Any:
     """The language model's config. In a multimodal one, either level may say that embedding and head are one."""
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     text = config.get_text_config()

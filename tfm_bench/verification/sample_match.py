@@ -7,6 +7,7 @@ that plain decoding emits with the same seed, at any temperature.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,11 @@ import torch
 from torch import Tensor
 
 from tfm_bench.errors import UserError
+from tfm_bench.models.device import to_device
 from tfm_bench.tree import TokenTree
+from tfm_bench.verification.philox import gumbel_rows
+
+NO_TOKEN = -1  # the row of logits holds NaN
 
 
 @dataclass(frozen=True)
@@ -51,30 +56,74 @@ def draw(logits: Tensor, temperature: float, noise: KeyedNoise, position: int) -
     logits [V]; temperature 0 is the argmax; equal values go to the lowest token id. Raises UserError for a temperature
     that is negative or not finite, FloatingPointError for logits that hold NaN.
     """
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UserError(f"temperature: found {temperature}; accepted is 0 (greedy) or a positive number")
+    _check(temperature)
+    if logits.is_cuda:
+        # The same noise and the same rule among equals as in a tree: else plain decoding could emit another token.
+        token = draw_rows(logits[None], torch.zeros(1, dtype=torch.int64), temperature, noise, position)[0]
+        return _checked(token, position)
     scores = logits.float()
     if temperature > 0:
         # logits + T * G has the argmax of logits / T + G and does not overflow as T goes to 0.
-        gumbel = noise.gumbel(position, scores.shape[0]).to(scores.device)
-        scores = torch.add(scores, gumbel, alpha=temperature)
-    best, token = scores.max(0)
-    if math.isnan(best.item()):
-        raise FloatingPointError(f"target logits for position {position} hold NaN")
-    return int(token)
+        scores = torch.add(scores, noise.gumbel(position, scores.shape[0]), alpha=temperature)
+    best, winner = scores.max(0)
+    return _checked(NO_TOKEN if math.isnan(best.item()) else int(winner), position)
+
+
+def draw_rows(logits: Tensor, depths: Tensor, temperature: float, noise: KeyedNoise, first_position: int) -> list[int]:
+    """`draw` for every row of logits [N, V] at position first_position + depths[i], NO_TOKEN where a row holds NaN.
+
+    All of it happens where the logits are; one copy of N numbers comes back. depths [N] int64 on the CPU.
+    """
+    scores = logits.float()
+    if temperature > 0:
+        places, device = torch.arange(int(depths.max()) + 1), logits.device
+        gumbel = gumbel_rows(noise.seed, to_device(places + first_position, device), scores.shape[1])
+        scores = torch.add(scores, gumbel.index_select(0, to_device(depths, device)), alpha=temperature)
+    # A GPU's argmax promises no order among equals, and bf16 logits often are.
+    best = scores.amax(-1, keepdim=True)
+    ids = torch.arange(scores.shape[1], device=scores.device)
+    tokens = torch.where(scores == best, ids, scores.shape[1]).amin(-1)
+    found: list[int] = torch.where(best.isnan()[:, 0], NO_TOKEN, tokens).tolist()
+    return found
 
 
 def accept(tree: TokenTree, logits: Tensor, *, temperature: float, noise: KeyedNoise, start: int) -> Acceptance:
     """Walk from the anchor along the target's own draws; the first draw that no child carries is the bonus.
 
     logits [N, V], row i computed under node i's own ancestors; start: absolute position of the anchor. A node of
-    depth d draws for position start + d + 1, and only nodes on the path draw. Exact at any temperature, for any tree
-    that does not depend on the noise of these positions. Source: the acceptance rule of arXiv 2604.12989.
+    depth d draws for position start + d + 1. Exact at any temperature, for any tree that does not depend on the noise
+    of these positions. On the CPU only nodes on the path draw; on a GPU all do, as each draw would wait for the device.
+    Source: the acceptance rule of arXiv 2604.12989.
     """
+    if logits.is_cuda:
+        return accept_at_once(tree, logits, temperature=temperature, noise=noise, start=start)
+    return _walk(tree, lambda node, depth: draw(logits[node], temperature, noise, start + depth + 1))
+
+
+def accept_at_once(tree: TokenTree, logits: Tensor, *, temperature: float, noise: KeyedNoise, start: int) -> Acceptance:
+    """`accept` with the draws of all nodes in one pass over the logits, and one copy to the host."""
+    _check(temperature)
+    drawn = draw_rows(logits, tree.depths, temperature, noise, start + 1)
+    return _walk(tree, lambda node, depth: _checked(drawn[node], start + depth + 1))
+
+
+def _walk(tree: TokenTree, draw_at: Callable[[int, int], int]) -> Acceptance:
+    """draw_at(node, depth): the token that the target draws there."""
     path = [0]
     while True:
-        token = draw(logits[path[-1]], temperature, noise, start + len(path))
+        token = draw_at(path[-1], len(path) - 1)
         child = tree.children[path[-1]].get(token)
         if child is None:
             return Acceptance(path, token)
         path.append(child)
+
+
+def _check(temperature: float) -> None:
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise UserError(f"temperature: found {temperature}; accepted is 0 (greedy) or a positive number")
+
+
+def _checked(token: int, position: int) -> int:
+    if token == NO_TOKEN:
+        raise FloatingPointError(f"target logits for position {position} hold NaN")
+    return token
