@@ -151,4 +151,4 @@ def test_the_probe_follows_the_stack_it_is_given():
     }
     rounds = Counter((row["prompt"], row["method"], row["round"]) for row in found)
     assert set(rounds.values()) == {3}
-    assert {row["budget"] for row in found} == {6}
+    assert {row["budget"] for row in found} == {probe.BUDGET}
