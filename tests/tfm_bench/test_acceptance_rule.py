@@ -152,3 +152,9 @@ def test_the_probe_follows_the_stack_it_is_given():
     rounds = Counter((row["prompt"], row["method"], row["round"]) for row in found)
     assert set(rounds.values()) == {3}
     assert {row["budget"] for row in found} == {probe.BUDGET}
+
+
+def test_rules_are_compared_on_the_same_rounds():
+    place = {"prompt": [0, 0, 0, 0], "method": ["tfm"] * 4, "round": [0, 0, 1, 1]}
+    seen = pd.DataFrame({**place, "rule": ["a", "b", "a", "b"], "accepted_drafts": [1.0, None, 2.0, 3.0]})
+    assert report.with_all_rules(seen)["accepted_drafts"].isna().tolist() == [True, True, False, False]

@@ -30,8 +30,8 @@ from tfm_bench.verification.sample_match import Acceptance
 from tfm_bench.verification.traversal import Array, Sampler, TargetRows, walk
 
 VERSION = 1
-BUDGET = 8  # outcomes grow with the factorial of siblings
-MOST_OUTCOMES = 2000
+BUDGET = 6  # outcomes grow with the factorial of siblings
+MOST_OUTCOMES = 5000
 MOST_TOKENS = 48  # of each prompt; rounds are like one another, prompts are not
 
 
