@@ -14,6 +14,7 @@ from tfm_bench.config import (
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
 from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
+from tfm_bench.measure.plan import write_plan
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
@@ -62,10 +63,11 @@ def ablation_files(wildcards):
     """Checkpoint and prompt files that an ablation reads."""
     config = CONFIGS[wildcards.suite]
     try:
-        files = stack_files(config.stack, dataset=config.ablations.dataset, split="test")
+        read = dict.fromkeys([config.ablations.dataset, *config.ablations.ceiling.datasets])
+        files = [file for dataset in read for file in stack_files(config.stack, dataset=dataset, split="test")]
     except UserError as error:
         stop(error)
-    return [*files, *control_files(config.stack)]
+    return [*dict.fromkeys(files), *control_files(config.stack)]
 
 
 def claims_inputs(wildcards):

@@ -100,15 +100,24 @@ def _gdn_verify_share(tables: Tables) -> Measured | Missing:
     return Measured(rate.value(), interval.low, interval.high, reason)
 
 
-def _passes_ceiling(tables: Tables) -> Measured | Missing:
-    """Weaver's acceptance less the ceiling of factorised drafters, at the deepest drafted token that was sampled."""
+def _passes_ceiling(tables: Tables, *, choice: str) -> Measured | Missing:
+    """Weaver's acceptance less the ceiling of factorised drafters, at the deepest drafted token that was sampled.
+
+    choice: "most" takes the data set whose ceiling is lowest there, "least" the one whose ceiling is highest.
+    """
     if "ablation_ceiling" not in tables:
         return Missing("ablation_ceiling is not in ablations.run")
-    rows = tables["ablation_ceiling"]
-    rows = rows[rows["drafter"] == "weaver"].sort_values("depth")
+    table = tables["ablation_ceiling"]
+    ceiling = table[(table["drafter"] == "ceiling") & (table["depth"] == table["depth"].max())]
+    ranked = ceiling.sort_values("acceptance")
+    place = ranked.iloc[0 if choice == "most" else -1]
+    rows = table[(table["drafter"] == "weaver") & (table["dataset"] == place["dataset"])].sort_values("depth")
     deepest = rows.iloc[-1]
     passed = ", ".join(str(depth) for depth in rows.loc[rows["above_ceiling_low"] > 0, "depth"]) or "none"
-    reason = f"depth {deepest['depth']}, {deepest['places']} places; the interval is above 0 at depths: {passed}"
+    reason = (
+        f"{place['dataset']}, depth {deepest['depth']}, {deepest['places']} places, ceiling {place['acceptance']:.2f}; "
+        f"the interval is above 0 at depths: {passed}"
+    )
     return Measured(deepest["above_ceiling"], deepest["above_ceiling_low"], deepest["above_ceiling_high"], reason)
 
 
@@ -139,6 +148,7 @@ MEASURES: dict[str, Measure] = {
     "gdn_verify_share": _gdn_verify_share,
     "weaver_calls": partial(_held, what="trees", held="trees_as_claimed"),
     "nothing_written_for_rejected_nodes": partial(_held, what="rounds", held="rounds_unwritten"),
-    "passes_the_factorised_ceiling": _passes_ceiling,
+    "passes_the_ceiling_most_choice": partial(_passes_ceiling, choice="most"),
+    "passes_the_ceiling_least_choice": partial(_passes_ceiling, choice="least"),
     "lossless": _lossless,
 }

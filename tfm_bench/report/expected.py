@@ -6,7 +6,6 @@ expected one have no point in common. On another machine times move and acceptan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ PERCENTILES = {"median_ms": ("p20_ms", "p80_ms")}
 
 
 def expected_files(expected: Path) -> list[Path]:
-    """What is compared: tables of figures and ablations, relative to the folder. Raises UserError where there is none."""
+    """Tables of figures and ablations, relative to the folder. Raises UserError where there is none."""
     found = [*sorted(expected.glob("figures/*.csv")), *sorted(expected.glob("ablation_*.csv"))]
     if not found:
         raise UserError(f"{expected}: found no figures/*.csv and no ablation_*.csv; the repository has them")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from _entry import entry
+from _entry import measuring
 
 from tfm_bench.config import CellSettings
 
-with entry(snakemake.log[0]):
+with measuring(snakemake.log[0]):
     from tfm_bench.measure.cells import decode_cells
 
     points = {name: CellSettings.model_validate(settings) for name, settings in snakemake.params.points.items()}
