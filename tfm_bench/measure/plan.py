@@ -20,7 +20,7 @@ SECONDS = 60  # per minute
 
 
 def write_plan(benchmarks: Iterable[str], plan: Path = PLAN, expected: Path = EXPECTED) -> None:
-    """benchmarks: Snakemake's benchmark files of the processes that will measure; each is written as its process ends."""
+    """benchmarks: Snakemake's benchmark files of the processes that will measure, written as they end."""
     known = _expected_seconds(expected)
     # A process that the committed run did not have takes as long as its others do on average.
     usual = sum(known.values()) / len(known) if known else float(SECONDS)

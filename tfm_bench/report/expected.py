@@ -87,7 +87,7 @@ def check_expected(results: Path, expected: Path) -> tuple[pd.DataFrame, list[st
         if not (results / file).is_file():
             lines.append(f"{file}: not made by this run")
             continue
-        rows, compared = compare(*(_read(folder / file) for folder in (results, expected)), file.stem)
+        rows, compared = compare(_read(results / file), _read(expected / file), file.stem)
         moved.append(rows)
         lines.append(f"{file}: {len(rows)} of {compared} marks moved beyond their intervals")
     return pd.concat([pd.DataFrame(columns=COLUMNS), *moved], ignore_index=True), lines
