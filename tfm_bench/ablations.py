@@ -22,9 +22,9 @@ from tfm_bench.config_types import Count, Strict
 GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
 # The only kernels with every method, so that each is compared with its like.
 TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurrent", "torch_path_recurrent")
-TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 # Weavers of tfm_bench.variants.weaver that need no training of their own.
 UNTRAINED_WEAVERS = ("no_residual", "wrong_parent")
+TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 AUTO = "auto_theta"
 PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceiling", "auto_budget", "precision")
 
@@ -32,7 +32,7 @@ PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceil
 class ProbeSettings(Strict):
     """What the process that measures something other than decoding needs: the slice of the configuration."""
 
-    ablation: AblationName
+    ablation: AblationName | Literal["claims"]
     stack: StackConfig
     ablations: AblationsConfig
     expansion_width: Count | Literal["auto"]
@@ -51,8 +51,8 @@ def ablation_points(config: Config, ablation: str) -> Points:
     return points
 
 
-def probe_settings(config: Config, ablation: AblationName) -> ProbeSettings:
-    """What the probe of an ablation depends on."""
+def probe_settings(config: Config, ablation: AblationName | Literal["claims"]) -> ProbeSettings:
+    """What the probe of an ablation, or that of the claims, depends on."""
     return ProbeSettings(
         ablation=ablation,
         stack=config.stack,
