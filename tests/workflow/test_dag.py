@@ -31,7 +31,7 @@ REPORTED = KERNELS | {
     "figure_example_tree": 1,
     "figure_stage_times": 1,
     "claims_probe": 1,
-    "claims": 1,
+    "table_claims": 1,
     "html_report": 1,
 }
 

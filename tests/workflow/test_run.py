@@ -15,12 +15,12 @@ DECODE_FIGURES = ("speedup_by_dataset", "speedup_by_budget", "noise_floor", "acc
 ROUND_FIGURES = ("acceptance_by_depth", "accepted_length_histogram")
 FIGURES = tuple(f"figure_{name}" for name in (*DECODE_FIGURES, *ROUND_FIGURES))
 SHOWN = ("html_report", "smoke")
-DECODED_ONCE = ("decode_table", "check_invariants", *TABLES, *FIGURES, "claims", *SHOWN)
+DECODED_ONCE = ("decode_table", "check_invariants", *TABLES, *FIGURES, "table_claims", *SHOWN)
 DECODED = {"decode_cell": 2, **dict.fromkeys(DECODED_ONCE, 1)}
 EXAMPLE = {"example_tree": 1, "figure_example_tree": 1}
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
 KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), *SHOWN)
-MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", "claims", *KERNEL_SHOWN), 1)
+MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", "table_claims", *KERNEL_SHOWN), 1)
 KERNELS = MEASURED_KERNELS | {"recorded_trees": 1}
 
 

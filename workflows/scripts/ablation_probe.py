@@ -7,6 +7,6 @@ from _entry import measuring
 from tfm_bench.ablations import ProbeSettings
 
 with measuring(snakemake.log[0]):
-    from tfm_bench.measure.probe_records import run_probe
+    from tfm_bench.measure.probe_records import ablation_probe
 
-    run_probe(ProbeSettings.model_validate(snakemake.params.settings), Path(snakemake.output[0]))
+    ablation_probe(ProbeSettings.model_validate(snakemake.params.settings), Path(snakemake.output[0]))
