@@ -4,12 +4,12 @@ import json
 import os
 import time
 
-from tfm_bench.measure.plan import progress_line, write_plan
+from tfm_bench.measure.plan import EXPECTED, main, progress_line, write_plan
 
 
 def finished(path, seconds):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"s\th:m:s\n{seconds}\t0:00:00\n")
+    path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:00:00\t700.5\n")
     return str(path)
 
 
@@ -34,6 +34,19 @@ def test_files_of_an_earlier_run_are_not_done(tmp_path):
     os.utime(old, (time.time() - 1000,) * 2)
     assert progress_line(plan) == "measuring process 1 of 1, about 1 min left"
     assert json.loads(plan.read_text())["jobs"] == {str(old): 60.0}
+
+
+def test_the_committed_seconds_come_from_the_benchmark_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("decode_cell/a", "ablations/width", "smoke/decode_cell/a"):
+        finished(tmp_path / "logs" / f"{name}.tsv", 12.4)
+    main()
+    lines = EXPECTED.read_text().splitlines()
+    assert lines == [
+        "benchmark,seconds,megabytes",
+        "logs/ablations/width.tsv,12,700",
+        "logs/decode_cell/a.tsv,12,700",
+    ]
 
 
 def test_without_a_plan_nothing_is_said(tmp_path):

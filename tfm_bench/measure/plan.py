@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tfm_bench.measure.files import write_text
+from tfm_bench.measure.files import benchmark, write_text
 
 PLAN, EXPECTED, LOGS = Path("logs/plan.json"), Path("results/expected/seconds.csv"), Path("logs")
 SECONDS = 60  # per minute
@@ -36,19 +36,14 @@ def progress_line(plan: Path = PLAN) -> str | None:
     jobs: Mapping[str, float] = written["jobs"]
     done = [name for name in jobs if _ended(Path(name), written["started_at"])]
     foretold = sum(jobs[name] for name in done)
-    scale = sum(map(_seconds, map(Path, done))) / foretold if foretold else 1.0
+    scale = sum(benchmark(Path(name))[0] for name in done) / foretold if foretold else 1.0
     left = scale * sum(seconds for name, seconds in jobs.items() if name not in done)
     return f"measuring process {len(done) + 1} of {len(jobs)}, about {left / SECONDS:.0f} min left"
 
 
-def _ended(benchmark: Path, started_at: float) -> bool:
-    """Whether the process ended in this run: an older file is that of an earlier one."""
-    return benchmark.is_file() and benchmark.stat().st_mtime >= started_at
-
-
-def _seconds(benchmark: Path) -> float:
-    with benchmark.open(encoding="utf-8", newline="") as lines:
-        return float(next(csv.DictReader(lines, delimiter="\t"))["s"])
+def _ended(path: Path, started_at: float) -> bool:
+    """Whether the process ended in this run: an older benchmark file is that of an earlier one."""
+    return path.is_file() and path.stat().st_mtime >= started_at
 
 
 def _expected_seconds(path: Path) -> dict[str, float]:
@@ -61,8 +56,9 @@ def _expected_seconds(path: Path) -> dict[str, float]:
 def main() -> None:
     """Writes EXPECTED from the benchmark files of the last run, without those of smoke runs."""
     found = [path for path in sorted(LOGS.rglob("*.tsv")) if path.relative_to(LOGS).parts[0] != "smoke"]
-    rows = "".join(f"{path.as_posix()},{_seconds(path):.0f}\n" for path in found)
-    write_text(EXPECTED, f"benchmark,seconds\n{rows}")
+    rows = [(path.as_posix(), *map(round, benchmark(path))) for path in found]
+    lines = [("benchmark", "seconds", "megabytes"), *rows]
+    write_text(EXPECTED, "".join(",".join(map(str, line)) + "\n" for line in lines))
 
 
 if __name__ == "__main__":
