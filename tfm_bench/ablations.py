@@ -22,9 +22,9 @@ from tfm_bench.config_types import Count, Strict
 GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
 # The only kernels with every method, so that each is compared with its like.
 TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurrent", "torch_path_recurrent")
-TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 # Weavers of tfm_bench.variants.weaver that need no training of their own.
 UNTRAINED_WEAVERS = ("no_residual", "wrong_parent")
+TRAVERSAL_RULES = ("traversal", "traversal_fixed_order", "traversal_no_residual")
 AUTO = "auto_theta"
 PROBED: tuple[AblationName, ...] = ("pool", "drafting", "acceptance_rule", "ceiling", "auto_budget", "precision")
 

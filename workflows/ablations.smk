@@ -44,7 +44,7 @@ rule ablation_probe:
         "scripts/ablation_probe.py"
 
 
-rule ablation:
+rule ablation_report:
     """Table and figure of one ablation, from its records."""
     input:
         unpack(ablation_raw),
@@ -61,7 +61,7 @@ rule ablation:
     params:
         version=ablation_versions,
     script:
-        "scripts/ablation.py"
+        "scripts/ablation_report.py"
 
 
 rule ablation_budget:

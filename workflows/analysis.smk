@@ -150,7 +150,7 @@ rule claims_probe:
         "scripts/ablation_probe.py"
 
 
-rule claims:
+rule table_claims:
     """Every claim of the paper with its setting, what was measured here, and a verdict."""
     input:
         unpack(claims_inputs),
@@ -159,10 +159,10 @@ rule claims:
         csv="results/{suite}claims.csv",
         markdown="results/{suite}claims.md",
     log:
-        "logs/{suite}claims.log",
+        "logs/{suite}table_claims.log",
     conda:
         "../environment.yml"
     params:
         version=[family_version(name) for name in ("report.claims", "report.claim_measures", "measure.statistics")],
     script:
-        "scripts/claims.py"
+        "scripts/table_claims.py"

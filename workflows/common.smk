@@ -18,6 +18,7 @@ from tfm_bench.config import (
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
 from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
+from tfm_bench.measure.plan import write_plan
 from tfm_bench.measure.versions import family_version
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
@@ -109,17 +110,12 @@ def ablation_raw(wildcards):
 def ablation_files(wildcards):
     """Checkpoint and prompt files that an ablation reads."""
     config = engine_config(wildcards)
-    name, ablations = getattr(wildcards, "ablation", None), config.ablations
-    datasets = ablations.ceiling.datasets if name == "ceiling" else [ablations.dataset]
-    # The best fixed budget is chosen on dev, where there is one.
-    splits = splits_of(config.stack, ablations.dataset) if name == "auto_budget" else ("test",)
+    own, read = config.ablations.dataset, [config.ablations.dataset, *config.ablations.ceiling.datasets]
+    places = [(dataset, "test") for dataset in read]
+    if getattr(wildcards, "ablation", None) == "auto_budget":
+        places += [(own, split) for split in splits_of(config.stack, own)]  # budgets are chosen on dev
     try:
-        files = [
-            file
-            for dataset in datasets
-            for split in splits
-            for file in stack_files(config.stack, dataset=dataset, split=split)
-        ]
+        files = [file for dataset, split in places for file in stack_files(config.stack, dataset=dataset, split=split)]
     except UserError as error:
         stop(error)
     return [*dict.fromkeys(files), *control_files(config.stack)]

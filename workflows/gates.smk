@@ -29,6 +29,9 @@ rule estimate:
 
 # Snakemake exits with 1 for every job that fails. Where a baseline is given, 1 is kept for its verdict.
 onstart:
+    # What measures has a benchmark file, and nothing else has one.
+    planned = [str(job.benchmark) for job in workflow.dag.needrun_jobs() if job.benchmark is not None]
+    write_plan(planned)
     if "baseline" in config:
         Path("results/tables/regression.csv").unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-extensions", "--hide-scrollbars"),
     "--remote-debugging-pipe",
 )
-SECONDS = 120
+SECONDS = 60
 
 
 class Tab:

@@ -18,8 +18,8 @@ from tfm_bench.ablations import ablation_points, probe_settings
 from tfm_bench.config import load_config, read_yaml
 from tfm_bench.engine import Arm, generate
 from tfm_bench.errors import UserError
-from tfm_bench.measure.cells import decode_cells
-from tfm_bench.measure.probe_records import run_probe
+from tfm_bench.measure.cells import ablation_cells
+from tfm_bench.measure.probe_records import ablation_probe
 from tfm_bench.measure.probes import acceptance_rule as probe
 from tfm_bench.report.ablation_data import read_ablation
 from tfm_bench.report.ablations import acceptance_rule as report
@@ -107,8 +107,8 @@ def test_temperature_zero_has_no_law():
 def measured(folder: Path):
     """Cells and probe of two prompts of the shipped stack."""
     config = small_config()
-    decode_cells(ablation_points(config, "acceptance_rule"), folder / "cells.jsonl")
-    run_probe(probe_settings(config, "acceptance_rule"), folder / "probe.jsonl")
+    ablation_cells(ablation_points(config, "acceptance_rule"), folder / "cells.jsonl")
+    ablation_probe(probe_settings(config, "acceptance_rule"), folder / "probe.jsonl")
     return read_ablation(folder / "cells.jsonl", folder / "probe.jsonl")
 
 
@@ -151,4 +151,10 @@ def test_the_probe_follows_the_stack_it_is_given():
     }
     rounds = Counter((row["prompt"], row["method"], row["round"]) for row in found)
     assert set(rounds.values()) == {3}
-    assert {row["budget"] for row in found} == {6}
+    assert {row["budget"] for row in found} == {probe.BUDGET}
+
+
+def test_rules_are_compared_on_the_same_rounds():
+    place = {"prompt": [0, 0, 0, 0], "method": ["tfm"] * 4, "round": [0, 0, 1, 1]}
+    seen = pd.DataFrame({**place, "rule": ["a", "b", "a", "b"], "accepted_drafts": [1.0, None, 2.0, 3.0]})
+    assert report.with_all_rules(seen)["accepted_drafts"].isna().tolist() == [True, True, False, False]

@@ -15,9 +15,9 @@ from tfm_bench.config import load_config, read_yaml
 from tfm_bench.engine import Arm, generate
 from tfm_bench.errors import UserError
 from tfm_bench.measure import round_times
-from tfm_bench.measure.cells import decode_cells
+from tfm_bench.measure.cells import ablation_cells
 from tfm_bench.measure.invariants import check_invariants
-from tfm_bench.measure.probe_records import run_probe
+from tfm_bench.measure.probe_records import ablation_probe
 from tfm_bench.measure.round_times import RoundTimes, measure_round_times, tree_sizes
 from tfm_bench.report.ablation_data import read_ablation
 from tfm_bench.report.ablations import auto_budget as report
@@ -136,8 +136,8 @@ def test_points_are_the_splits():
 
 def test_table_and_figure_of_a_real_run(tmp_path):
     config = small_config()
-    decode_cells(ablation_points(config, "auto_budget"), tmp_path / "cells.jsonl")
-    run_probe(probe_settings(config, "auto_budget"), tmp_path / "probe.jsonl")
+    ablation_cells(ablation_points(config, "auto_budget"), tmp_path / "cells.jsonl")
+    ablation_probe(probe_settings(config, "auto_budget"), tmp_path / "probe.jsonl")
     check_invariants([tmp_path / "cells.jsonl"])
     data = read_ablation(tmp_path / "cells.jsonl", tmp_path / "probe.jsonl")
     assert data.decode["lossless"].all()

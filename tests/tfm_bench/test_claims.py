@@ -151,11 +151,18 @@ def test_kernels_are_compared_within_the_fastest_implementation():
     assert isinstance(MEASURES["gdn_verify_16_nodes"]({"gdn_verify": pd.DataFrame(kernel_rows(64, 2.0, 9.0))}), Missing)
 
 
-def test_the_ceiling_is_judged_at_the_deepest_token():
-    depths = [1, 2, 3]
-    rows = {"drafter": ["weaver"] * 3, "depth": depths, "places": [9] * 3, "above_ceiling": [-0.1, 0.1, 0.2]}
-    rows |= {"above_ceiling_low": [-0.2, 0.05, 0.1], "above_ceiling_high": [0.0, 0.2, 0.3]}
-    found = MEASURES["passes_the_factorised_ceiling"]({"ablation_ceiling": pd.DataFrame(rows)})
-    assert (found.value, found.low, found.high) == (0.2, 0.1, 0.3)
-    assert found.reason.endswith("at depths: 2, 3")
-    assert isinstance(MEASURES["passes_the_factorised_ceiling"]({}), Missing)
+def test_the_ceiling_is_judged_at_the_deepest_token_where_there_is_most_and_least_choice():
+    rows = [
+        {"dataset": dataset, "depth": depth, "drafter": drafter, "places": 9, "acceptance": acceptance}
+        | {"above_ceiling": gain, "above_ceiling_low": gain - 0.05, "above_ceiling_high": gain + 0.05}
+        for dataset, ceiling, gains in (("free", (0.9, 0.4), (0.0, 0.2)), ("tied", (0.3, 0.8), (0.1, -0.1)))
+        for depth, of_ceiling, gain in zip((1, 2), ceiling, gains, strict=True)
+        for drafter, acceptance in (("ceiling", of_ceiling), ("weaver", of_ceiling + gain))
+    ]
+    tables = {"ablation_ceiling": pd.DataFrame(rows)}
+    most, least = (MEASURES[f"passes_the_ceiling_{choice}_choice"](tables) for choice in ("most", "least"))
+    assert (most.value, most.low) == pytest.approx((0.2, 0.15))
+    assert most.reason == "free, depth 2, 9 places, ceiling 0.40; the interval is above 0 at depths: 2"
+    assert least.value == pytest.approx(-0.1)
+    assert least.reason.endswith("at depths: 1")
+    assert isinstance(MEASURES["passes_the_ceiling_most_choice"]({}), Missing)

@@ -78,7 +78,8 @@ def test_probabilities_are_those_of_plain_forward_passes(table, text, stack, set
         tokens = torch.tensor([*before, *path_to(table, parent)])
         logits = stack.target.prefill(stack.target.new_state(len(tokens), 1), tokens).logits[-1]
         law = (logits / settings.temperature).softmax(-1)
-        assert children["target_probability"].to_numpy() == pytest.approx(law[children["token_id"].tolist()].tolist(), abs=1e-4)
+        expected = law[children["token_id"].tolist()].tolist()
+        assert children["target_probability"].to_numpy() == pytest.approx(expected, abs=1e-4)
     drafts = table[table["kind"] == "draft"]
     above = table["path_probability"].to_numpy()[drafts["parent"]]
     assert drafts["path_probability"].to_numpy() == pytest.approx(above * drafts["edge_probability"].to_numpy())

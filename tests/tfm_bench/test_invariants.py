@@ -12,6 +12,7 @@ from tests.tfm_bench.fake_cells import settings_for
 from tfm_bench.config import STAGES
 from tfm_bench.errors import UserError
 from tfm_bench.measure.invariants import check_cell, check_invariants, check_roofline
+from tfm_bench.measure.provenance import CellProvenance
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord, rounds_path
 
@@ -59,6 +60,7 @@ def generations(draw, prompt: int, method: str, budget: int, control: bool):
         **{"status": "ok", "reason": None, "tokens_sha256": "text", "lossless": True, "first_divergence": None},
         **{"verify_width": budget + 1, "tokens": drafts + count, "rounds": count, "accepted_drafts_sum": drafts},
         **{"accepted_drafts": drafts / count, "acceptance_length": (drafts + count) / count},
+        **{"rule": "sample_match", "provenance": CellProvenance.model_construct(config_sha256="one cell")},
         max_depth=max(accepted),
         stage_ms=stages and {stage: sum(values) for stage, values in stages.items()},
     )
@@ -211,3 +213,45 @@ def test_times_without_any_limit_are_not_taken_for_checked():
     with pytest.raises(UserError, match=r"gdn_verify\.csv: roofline_ms: found none in 2 timed rows"):
         check_roofline(unlimited, path)
     assert check_roofline(unlimited.assign(status="failed"), path).empty
+
+
+def test_a_file_may_hold_several_cells_each_with_its_own_text(tmp_path):
+    """Those of an ablation: the same prompt has another text at another temperature."""
+    records, rounds = [], []
+    for cell in ("first", "second"):
+        for arm in (ARMS[AR], ARMS[TFM]):
+            record = DecodeRecord.model_construct(
+                **dict(zip(("method", "budget", "control"), arm, strict=True)),
+                **{"prompt": 0, "expansion_width": 0, "variant": "default", "rule": "sample_match", "status": "failed"},
+                **{"reason": "why", "tokens_sha256": None},
+                provenance=CellProvenance.model_construct(config_sha256=cell),
+            )
+            same = record.model_dump(include={"prompt", "method", "budget", "expansion_width", "variant", "control"})
+            records.append(record.model_copy(update=good(cell) | {"verify_width": arm[1] + 1}))
+            rounds.append(
+                RoundsRecord(
+                    **same,
+                    accepted=[0],
+                    verify_width=[arm[1] + 1],
+                    depth=[1 if arm[1] else 0],
+                    spine=[0],
+                    stage_ms=None,
+                )
+            )
+    assert check_cell(tmp_path / "raw.jsonl", records, rounds)["text"] > 0
+    records[-1] = records[-1].model_copy(update={"tokens_sha256": "text of first"})
+    with pytest.raises(UserError, match="lossless"):
+        check_cell(tmp_path / "raw.jsonl", records, rounds)
+
+
+def good(cell):
+    """Numbers of one round that accepts nothing."""
+    counts = {"tokens": 1, "rounds": 1, "accepted_drafts_sum": 0, "accepted_drafts": 0.0, "acceptance_length": 1.0}
+    return (
+        counts
+        | {"status": "ok", "max_depth": 0, "stage_ms": None, "tokens_sha256": f"text of {cell}"}
+        | {
+            "lossless": True,
+            "first_divergence": None,
+        }
+    )

@@ -1,20 +1,23 @@
 """README.md against results/expected: its tables are made from the committed records, and nothing else."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.tfm_bench.decode_rows import decode_rows
+from tfm_bench.ablation_config import ABLATIONS
 from tfm_bench.measure.records import read_decode_table
 from tfm_bench.report.readme import against_rows, headline_rows, readme_with_results
 from tfm_bench.report.readme_kernels import kernel_rows
+from tfm_bench.report.readme_targets import RULES, targets_section
 from tfm_bench.report.sections import with_section
 from tfm_bench.report.speedup import table_speedup
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = ROOT / "results" / "expected"
-MARKED = [f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("results", "kernels")]
+MARKED = [f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("claims", "targets", "results", "kernels")]
 EMPTY = "".join(["text\n", *MARKED, "more\n"])
 
 
@@ -28,9 +31,9 @@ def kernels():
     return pd.read_csv(EXPECTED / "gdn_verify.csv")
 
 
-def test_readme_is_in_step_with_the_expected_results(decode, kernels):
+def test_readme_is_in_step_with_the_expected_results():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme_with_results(readme, decode, kernels) == readme
+    assert readme_with_results(readme, EXPECTED, ROOT / RULES) == readme
 
 
 def test_expected_speedup_follows_from_the_expected_records(decode):
@@ -38,13 +41,34 @@ def test_expected_speedup_follows_from_the_expected_records(decode):
     pd.testing.assert_frame_equal(table_speedup(decode), expected, check_dtype=False, rtol=1e-9)
 
 
-def test_a_changed_number_changes_the_readme(kernels):
-    decode = decode_rows()
-    doubled = decode.assign(decode_ms=decode["decode_ms"].where(decode["method"] != "tfm", 2 * decode["decode_ms"]))
-    made = readme_with_results(EMPTY, decode, kernels)
-    assert made != readme_with_results(EMPTY, doubled, kernels)
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("decode", lambda t: t.assign(decode_ms=t["decode_ms"].where(t["method"] != "tfm", 2 * t["decode_ms"]))),
+        ("claims", lambda t: t.assign(verdict="contradicted")),
+        ("seconds", lambda t: t.assign(seconds=t["seconds"] + 60)),
+        ("gdn_verify", lambda t: t.assign(median_ms=2 * t["median_ms"])),
+    ],
+)
+def test_a_changed_number_changes_the_readme(tmp_path, file, change):
+    for name in ("decode", "claims", "seconds", "gdn_verify"):
+        shutil.copy(EXPECTED / f"{name}.csv", tmp_path)
+    made = readme_with_results(EMPTY, tmp_path, ROOT / RULES)
+    change(pd.read_csv(EXPECTED / f"{file}.csv", keep_default_na=False, na_values=[""])).to_csv(
+        tmp_path / f"{file}.csv", index=False
+    )
+    assert made != readme_with_results(EMPTY, tmp_path, ROOT / RULES)
     assert made.startswith("text\n")
     assert made.endswith("\nmore\n")
+
+
+def test_every_ablation_is_on_the_menu_with_its_time():
+    seconds = pd.read_csv(EXPECTED / "seconds.csv")
+    menu = targets_section(seconds, (ROOT / RULES).read_text(encoding="utf-8"))
+    for name in ABLATIONS:
+        (line,) = (line for line in menu.splitlines() if line.startswith(f"| `ablation_{name}` "))
+        own = seconds[seconds["benchmark"].str.contains(rf"ablations/{name}\.")]
+        assert line.split(" | ")[2] == f"{own['seconds'].sum() / 60:.2f}"
 
 
 def test_the_headline_shows_the_noise_floor_and_why_a_speedup_is_missing():

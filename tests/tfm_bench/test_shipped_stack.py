@@ -10,7 +10,7 @@ from tfm_bench.measure.lossless import is_degenerate
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.prompts.datasets import encode_prompt, load_prompts
 
-WEIGHTS = sorted(SHIPPED.glob("*/model.safetensors"))
+WEIGHTS = sorted(SHIPPED.rglob("model.safetensors"))
 LARGEST_BYTES = 20_000_000
 
 
@@ -27,7 +27,7 @@ def test_provenance_lists_the_hash_of_every_weight_file():
         )
     )
     assert {str(path.relative_to(SHIPPED)): file_sha256(path) for path in WEIGHTS} == listed
-    assert len(WEIGHTS) == 3
+    assert len(WEIGHTS) == 6
 
 
 def test_weight_files_are_small():

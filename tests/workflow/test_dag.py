@@ -30,6 +30,9 @@ REPORTED = KERNELS | {
     "example_tree": 1,
     "figure_example_tree": 1,
     "figure_stage_times": 1,
+    "claims_probe": 1,
+    "table_claims": 1,
+    "html_report": 1,
 }
 
 
@@ -45,6 +48,10 @@ def test_both_words_are_targets_and_add_no_work(plan):
 
 def test_the_kernel_benchmark_is_a_target_of_its_own_that_decodes_nothing_else(plan):
     assert plan("kernel_benchmark") == KERNELS | {"kernel_benchmark": 1, "total": len(KERNELS) + 1}
+
+
+def test_the_report_needs_all_that_a_run_makes(plan):
+    assert plan("report")["total"] == plan("reproduce_all")["total"]
 
 
 def test_smoke_has_its_own_few_cells(plan):
@@ -80,6 +87,7 @@ def test_targets_are_listed_with_a_line_each(snakemake):
         "reproduce_all",
         "smoke",
         "kernel_benchmark",
+        "report",
         "retrain",
         "regression",
         "estimate",

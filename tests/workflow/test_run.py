@@ -14,11 +14,13 @@ TABLES = ("table_speedup", "table_headline", "table_acceptance_ratio", "table_st
 DECODE_FIGURES = ("speedup_by_dataset", "speedup_by_budget", "noise_floor", "acceptance_by_budget", "stage_times")
 ROUND_FIGURES = ("acceptance_by_depth", "accepted_length_histogram")
 FIGURES = tuple(f"figure_{name}" for name in (*DECODE_FIGURES, *ROUND_FIGURES))
-DECODED = {"decode_cell": 2, **dict.fromkeys(("decode_table", "check_invariants", *TABLES, *FIGURES, "smoke"), 1)}
+SHOWN = ("html_report", "smoke")
+DECODED_ONCE = ("decode_table", "check_invariants", *TABLES, *FIGURES, "table_claims", *SHOWN)
+DECODED = {"decode_cell": 2, **dict.fromkeys(DECODED_ONCE, 1)}
 EXAMPLE = {"example_tree": 1, "figure_example_tree": 1}
 KERNEL_FIGURES = ("gdn_verify_latency", "gdn_verify_speedup", "gdn_state_memory")
-KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), "smoke")
-MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", *KERNEL_SHOWN), 1)
+KERNEL_SHOWN = ("table_gdn_verify", *(f"figure_{name}" for name in KERNEL_FIGURES), *SHOWN)
+MEASURED_KERNELS = dict.fromkeys(("kernel_cell", "kernel_table", "check_roofline", "table_claims", *KERNEL_SHOWN), 1)
 KERNELS = MEASURED_KERNELS | {"recorded_trees": 1}
 
 
@@ -90,6 +92,21 @@ def test_the_kernel_times_that_were_put_in_come_out(finished):
     assert list(table["total_ratio"]) == [3.0, 4.5]
 
 
+def test_the_report_has_every_item_with_its_command_and_origin(finished):
+    page = (finished / "results/smoke/report.html").read_text()
+    figures = [
+        f"figures/smoke/{name}.png" for name in (*DECODE_FIGURES, *ROUND_FIGURES, *KERNEL_FIGURES, "example_tree")
+    ]
+    tables = [f"results/smoke/tables/{name.removeprefix('table_')}.csv" for name in (*TABLES, "table_gdn_verify")]
+    for made in (*figures, *tables, "results/smoke/claims.csv"):
+        assert f"<code>snakemake {made}</code>" in page
+    assert page.count("<img ") == len(figures)
+    assert page.count("; stack tiny; ") == len(figures) + len(tables) + 1 - 4  # kernels run without the stack
+    claims = pd.read_csv(finished / "results/smoke/claims.csv").set_index("id")
+    assert claims.loc["speedup_over_ar", "verdict"] == "direction only"
+    assert page.count('<tr id="claim-') == len(claims)
+
+
 def test_a_second_run_does_nothing(finished, plan):
     assert jobs(plan) == {}
 
@@ -104,14 +121,14 @@ def test_comments_and_the_environment_rerun_nothing_and_a_version_its_family(fin
     with edited(finished / "environment.yml", "numpy>=2.2", "numpy>=2.3"):
         assert jobs(plan) == {}
     with edited(figure, version, f"{version}1"):
-        assert jobs(plan) == {"figure_acceptance_by_budget": 1, "smoke": 1}
+        assert jobs(plan) == {"figure_acceptance_by_budget": 1, "html_report": 1, "smoke": 1}
 
 
 def test_a_change_of_what_was_measured_reruns_it(finished, plan):
     with edited(finished / "config/smoke.yaml", "max_new_tokens: 32", "max_new_tokens: 33"):
         assert jobs(plan) == DECODED | EXAMPLE
     with edited(finished / "checkpoints/tiny/weaver/model.safetensors", "weaver", "another"):
-        assert jobs(plan) == DECODED | EXAMPLE | KERNELS
+        assert jobs(plan) == DECODED | EXAMPLE | KERNELS | {"claims_probe": 1}
     cells = finished / "tfm_bench/measure/cells.py"
     version = f"VERSION = {family_version('measure.cells')}"
     with edited(cells, version, f"{version}  # as good as ever"):

@@ -29,7 +29,7 @@ def test_the_whole_run_of_every_configuration_is_planned(plan, name):
     found = (jobs.get("download", 0), jobs.get("prepare_dataset", 0), jobs[cell], kernels)
     assert found == PLANNED[name]
     assert ("example_tree" in jobs) == ("claims_probe" in jobs) == (name in ("default.yaml", "qwen36-27b.yaml"))
-    assert jobs["html_report"] == jobs["claims"] == 1
+    assert jobs["html_report"] == jobs["table_claims"] == 1
 
 
 @pytest.mark.parametrize("name", RUNS)

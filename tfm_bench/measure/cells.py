@@ -49,10 +49,10 @@ def decode_cell(settings: CellSettings, output: Path) -> None:
     Waits while another process measures on the device. Continues what a killed run of the same settings, code,
     checkpoint and prompts left behind. Raises UserError for bad input.
     """
-    decode_cells({"": settings}, output)
+    ablation_cells({"": settings}, output)
 
 
-def decode_cells(points: Mapping[str, CellSettings], output: Path) -> None:
+def ablation_cells(points: Mapping[str, CellSettings], output: Path) -> None:
     """Measure cells one after the other in this process, and write their records to one file; see decode_cell.
 
     points: by name. A killed run of several loses the running prompt of the running cell, as that of one does.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 from tfm_bench.config import CellSettings, StackConfig, is_prepared
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import STAGED_PROMPTS
+from tfm_bench.measure.files import benchmark
 from tfm_bench.measure.kernel_records import read_kernel_records
 from tfm_bench.measure.records import DecodeRecord, read_records
 from tfm_bench.measure.rounds import rounds_path
@@ -78,7 +78,7 @@ def kernel_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
 def stored_cells(folder: Path, stack: StackConfig) -> list[Sample]:
     """Cells of any suite of this stack that have both records and a benchmark file."""
     found = [
-        (raw, *_benchmark(log))
+        (raw, *benchmark(log))
         for log in sorted((folder / "logs").glob("**/decode_cell/*.tsv"))
         if (raw := _raw(folder, log.parents[1]) / f"{log.stem}.jsonl").is_file()
     ]
@@ -92,7 +92,7 @@ def stored_cells(folder: Path, stack: StackConfig) -> list[Sample]:
 def stored_kernels(folder: Path) -> list[Sample]:
     """Kernel benchmarks of any suite that have records and a benchmark file; only the largest one."""
     samples = [
-        kernel_sample(raw, *_benchmark(log))
+        kernel_sample(raw, *benchmark(log))
         for log in sorted((folder / "logs").glob("**/kernel_cell.tsv"))
         if (raw := _raw(folder, log.parent) / "kernels.jsonl").is_file() and _readable(read_kernel_records, raw)
     ]
@@ -117,10 +117,3 @@ def _record_seconds(record: DecodeRecord) -> float:
 def _raw(folder: Path, logs: Path) -> Path:
     """logs/, logs/smoke/ -> results/raw, results/smoke/raw"""
     return folder / "results" / logs.relative_to(folder / "logs") / "raw"
-
-
-def _benchmark(path: Path) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of a Snakemake benchmark file; a process too short to be sampled has no memory."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        (row,) = csv.DictReader(lines, delimiter="\t")
-    return float(row["s"]), float(row["max_rss"]) if row["max_rss"][:1].isdigit() else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import tempfile
@@ -60,3 +61,10 @@ def require_disk(path: Path, megabytes: int) -> None:
     free = shutil.disk_usage(folder).free // BYTES_PER_MEGABYTE
     if free < megabytes:
         raise UserError(f"{path}: found {free} MB free on its disk; at least {megabytes} MB are needed")
+
+
+def benchmark(path: Path) -> tuple[float, float]:
+    """Seconds and peak memory (MB) of a Snakemake benchmark file; a process too short to be sampled has no memory."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        (row,) = csv.DictReader(lines, delimiter="\t")
+    return float(row["s"]), float(row["max_rss"]) if row["max_rss"][:1].isdigit() else 0.0

@@ -40,7 +40,7 @@ class ProbeRecord(BaseModel):
     provenance: Provenance
 
 
-def run_probe(settings: ProbeSettings, output: Path) -> None:
+def ablation_probe(settings: ProbeSettings, output: Path) -> None:
     """Run the probe of an ablation and write its observations. Waits while another process measures on the device."""
     probe = cast(Probe, importlib.import_module(f"tfm_bench.measure.probes.{settings.ablation}").probe)
     torch.set_num_threads(settings.stack.threads)

@@ -45,7 +45,8 @@ class RecordedTree(BaseModel):
 def recorded_trees(settings: TreeSettings, output: Path) -> None:
     """Decode dev prompts with DDTree and Weaver and write the trees of their rounds, one JSON line each.
 
-    Without Weaver where the stack has none. Every number of nodes is a budget of one less. Raises UserError for bad input and for a size that no round filled.
+    Without Weaver where the stack has none. Every number of nodes is a budget of one less. Raises UserError for bad
+    input and for a size that no round filled.
     """
     torch.set_num_threads(settings.stack.threads)
     stack = load_stack(settings.stack)

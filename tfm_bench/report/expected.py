@@ -6,7 +6,6 @@ expected one have no point in common. On another machine times move and acceptan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ PERCENTILES = {"median_ms": ("p20_ms", "p80_ms")}
 
 
 def expected_files(expected: Path) -> list[Path]:
-    """What is compared: tables of figures and ablations, relative to the folder. Raises UserError where there is none."""
+    """Tables of figures and ablations, relative to the folder. Raises UserError where there is none."""
     found = [*sorted(expected.glob("figures/*.csv")), *sorted(expected.glob("ablation_*.csv"))]
     if not found:
         raise UserError(f"{expected}: found no figures/*.csv and no ablation_*.csv; the repository has them")
@@ -88,7 +87,7 @@ def check_expected(results: Path, expected: Path) -> tuple[pd.DataFrame, list[st
         if not (results / file).is_file():
             lines.append(f"{file}: not made by this run")
             continue
-        rows, compared = compare(*(_read(folder / file) for folder in (results, expected)), file.stem)
+        rows, compared = compare(_read(results / file), _read(expected / file), file.stem)
         moved.append(rows)
         lines.append(f"{file}: {len(rows)} of {compared} marks moved beyond their intervals")
     return pd.concat([pd.DataFrame(columns=COLUMNS), *moved], ignore_index=True), lines

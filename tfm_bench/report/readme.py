@@ -11,7 +11,9 @@ from tfm_bench.measure.files import write_text
 from tfm_bench.measure.records import read_decode_table
 from tfm_bench.report.acceptance import table_acceptance_ratio
 from tfm_bench.report.arms import clean_rows
+from tfm_bench.report.readme_claims import claims_section
 from tfm_bench.report.readme_kernels import kernels_section
+from tfm_bench.report.readme_targets import RULES, targets_section
 from tfm_bench.report.sections import with_section
 from tfm_bench.report.speedup import table_headline
 from tfm_bench.report.stage_times import table_stage_times
@@ -20,10 +22,18 @@ from tfm_bench.report.tables import DASH, to_markdown
 LABELS = {"ar": "AR", "dflash_chain": "DFlash chain", "ddtree": "DDTree", "tfm": "DFlash-TfM"}
 
 
-def readme_with_results(readme: str, decode: pd.DataFrame, kernels: pd.DataFrame) -> str:
-    """README text with its two made parts anew. Raises ValueError when a marker is missing."""
-    with_results = with_section(readme, "results", results_section(decode))
-    return with_section(with_results, "kernels", kernels_section(kernels))
+def readme_with_results(readme: str, expected: Path, rules: Path = RULES) -> str:
+    """README text with its made parts anew, from the files of a run. Raises ValueError when a marker is missing."""
+    kernels, claims, seconds = (pd.read_csv(expected / f"{name}.csv") for name in ("gdn_verify", "claims", "seconds"))
+    sections = {
+        "claims": claims_section(claims),
+        "targets": targets_section(seconds, rules.read_text(encoding="utf-8")),
+        "results": results_section(read_decode_table(expected / "decode.csv")),
+        "kernels": kernels_section(kernels),
+    }
+    for name, section in sections.items():
+        readme = with_section(readme, name, section)
+    return readme
 
 
 def results_section(decode: pd.DataFrame) -> str:
@@ -144,12 +154,10 @@ def main() -> None:
     """Rewrites README.md from results/expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
-    parser.add_argument("--decode", type=Path, default=Path("results/expected/decode.csv"))
-    parser.add_argument("--kernels", type=Path, default=Path("results/expected/gdn_verify.csv"))
+    parser.add_argument("--expected", type=Path, default=Path("results/expected"))
     arguments = parser.parse_args()
     readme = arguments.readme.read_text(encoding="utf-8")
-    tables = read_decode_table(arguments.decode), pd.read_csv(arguments.kernels)
-    write_text(arguments.readme, readme_with_results(readme, *tables))
+    write_text(arguments.readme, readme_with_results(readme, arguments.expected))
 
 
 if __name__ == "__main__":

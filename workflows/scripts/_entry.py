@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tfm_bench.errors import UserError
+from tfm_bench.measure.plan import progress_line
 
 
 @contextmanager
@@ -25,3 +26,13 @@ def entry(log: str) -> Iterator[None]:
         reason = (str(error).splitlines() or [""])[0]
         sys.exit(f"error: {type(error).__name__}: {reason} (traceback in {log})")
     Path(log).touch()
+
+
+@contextmanager
+def measuring(log: str) -> Iterator[None]:
+    """entry for a process that measures: it says first how far the run is."""
+    line = progress_line()
+    if line is not None:
+        print(line, file=sys.stderr)
+    with entry(log):
+        yield

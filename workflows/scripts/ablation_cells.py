@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from _entry import entry
+from _entry import measuring
 
 from tfm_bench.config import CellSettings
 
-with entry(snakemake.log[0]):
-    from tfm_bench.measure.cells import decode_cells
+with measuring(snakemake.log[0]):
+    from tfm_bench.measure.cells import ablation_cells
 
     points = {name: CellSettings.model_validate(settings) for name, settings in snakemake.params.points.items()}
-    decode_cells(points, Path(snakemake.output.records))
+    ablation_cells(points, Path(snakemake.output.records))

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from _entry import entry
+from _entry import measuring
 
 from tfm_bench.ablations import ProbeSettings
 
-with entry(snakemake.log[0]):
-    from tfm_bench.measure.probe_records import run_probe
+with measuring(snakemake.log[0]):
+    from tfm_bench.measure.probe_records import ablation_probe
 
-    run_probe(ProbeSettings.model_validate(snakemake.params.settings), Path(snakemake.output[0]))
+    ablation_probe(ProbeSettings.model_validate(snakemake.params.settings), Path(snakemake.output[0]))

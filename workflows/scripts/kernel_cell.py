@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from _entry import entry
+from _entry import measuring
 
 from tfm_bench.config import KernelSettings
 
-with entry(snakemake.log[0]):
+with measuring(snakemake.log[0]):
     from tfm_bench.measure.kernels import kernel_cell
 
     settings = KernelSettings.model_validate(snakemake.params.settings)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from _entry import entry
+from _entry import measuring
 
 from tfm_bench.backends.settings import ServerCellSettings
 
-with entry(snakemake.log[0]):
+with measuring(snakemake.log[0]):
     from tfm_bench.backends.server_cell import server_cell
 
     # The log of each server stands beside that of the cell.

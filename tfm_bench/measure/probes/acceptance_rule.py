@@ -30,6 +30,7 @@ from tfm_bench.verification.sample_match import Acceptance
 from tfm_bench.verification.traversal import Array, Sampler, TargetRows, walk
 
 VERSION = 1
+BUDGET = 6  # outcomes grow with the factorial of siblings
 MOST_OUTCOMES = 5000
 MOST_TOKENS = 48  # of each prompt; rounds are like one another, prompts are not
 
@@ -44,7 +45,7 @@ class Enumerated(NamedTuple):
 
 
 def probe(stack: Stack, settings: ProbeSettings) -> Iterable[dict[str, Any]]:
-    """Rounds of every tree method at the least budget. Raises UserError at temperature 0, where there is no law."""
+    """Rounds of every tree method, BUDGET drafts each. Raises UserError at temperature 0, where there is no law."""
     ablations = settings.ablations
     if ablations.temperature == 0:
         raise UserError("ablations.temperature: found 0; acceptance_rule accepts a positive number")
@@ -109,13 +110,12 @@ def matched_drafts(tree: TokenTree, rows: TargetRows) -> float:
 
 def _rounds(stack: Stack, settings: ProbeSettings, method: str, index: int, prompt: Prompt) -> list[dict[str, Any]]:
     ablations = settings.ablations
-    budget = min(ablations.budgets)
-    width = expansion_width(settings.expansion_width, budget) if method == "tfm" else 0
+    width = expansion_width(settings.expansion_width, BUDGET) if method == "tfm" else 0
     observed: list[dict[str, Any]] = []
 
     def observe(_draft: Draft | None, tree: TokenTree, output: TargetOutput, _outcome: Acceptance) -> None:
         rows = TargetRows(tree, output.logits, ablations.temperature)
-        place = {"prompt": index, "round": len(observed) // len(TRAVERSAL_SAMPLERS), "method": method, "budget": budget}
+        place = {"prompt": index, "round": len(observed) // len(TRAVERSAL_SAMPLERS), "method": method, "budget": BUDGET}
         matched = matched_drafts(tree, rows)
         for rule, sampler in TRAVERSAL_SAMPLERS.items():
             found = enumerate_sampler(tree, rows, sampler)._asdict()
@@ -124,7 +124,7 @@ def _rounds(stack: Stack, settings: ProbeSettings, method: str, index: int, prom
     generate(
         stack,
         encode_for(settings.stack, stack.tokenizer, prompt),
-        Arm(method, budget=budget, expansion_width=width),
+        Arm(method, budget=BUDGET, expansion_width=width),
         temperature=ablations.temperature,
         seed=settings.seed + index,
         max_new_tokens=min(MOST_TOKENS, ablations.max_new_tokens),

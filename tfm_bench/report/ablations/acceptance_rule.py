@@ -18,7 +18,7 @@ from tfm_bench.report.ablation_rows import CELL, decode_note, with_interval
 from tfm_bench.report.arms import NO_INTERVAL, OK, ArmData, arms_of
 from tfm_bench.report.style import METHOD_STYLES, MethodStyle, figure_legend, house_style, new_figure
 
-VERSION = 1
+VERSION = 2
 COLUMNS = [
     *[*CELL, "method", "budget", "rule", "counted_by", "prompts", "rounds", "left_out_rounds"],
     *["accepted_drafts", "accepted_drafts_low", "accepted_drafts_high"],
@@ -44,12 +44,18 @@ def table(data: AblationData) -> pd.DataFrame:
     """
     rows = [_decoded(arm) for arm in arms_of(data.decode) if arm.method in TREE_METHODS]
     place = {column: data.decode[column].iloc[0] for column in CELL}
-    groups = probe_table(data.probe).groupby(["method", "budget", "rule"], sort=False)
+    groups = with_all_rules(probe_table(data.probe)).groupby(["method", "budget", "rule"], sort=False)
     rows += [
         {"method": method, "budget": budget, "rule": rule, **_enumerated(group)}
         for (method, budget, rule), group in groups
     ]
     return pd.DataFrame([place | row for row in rows], columns=COLUMNS)
+
+
+def with_all_rules(seen: pd.DataFrame) -> pd.DataFrame:
+    """A round that was not enumerated under one rule loses its results under all: means are over the same rounds."""
+    known = seen["accepted_drafts"].notna().groupby([seen["prompt"], seen["method"], seen["round"]]).transform("all")
+    return seen.assign(accepted_drafts=seen["accepted_drafts"].where(known))
 
 
 def note(data: AblationData) -> str:

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.typing import LineStyleType
 from matplotlib.ticker import MaxNLocator
+from matplotlib.typing import LineStyleType
 
 from tfm_bench.config import METHODS
 from tfm_bench.measure.commit_drift import COMMITS

@@ -1,0 +1,65 @@
+"""How far a run is: which measuring processes it plans, and about how long those take that are left.
+
+Snakemake's onstart writes logs/plan.json; every measuring process reads it when it begins. Seconds per process come
+from the committed run (results/expected/seconds.csv, which `python -m tfm_bench.measure.plan` writes anew from logs/),
+scaled by what this run's finished processes took.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tfm_bench.measure.files import benchmark, write_text
+
+PLAN, EXPECTED, LOGS = Path("logs/plan.json"), Path("results/expected/seconds.csv"), Path("logs")
+SECONDS = 60  # per minute
+
+
+def write_plan(benchmarks: Iterable[str], plan: Path = PLAN, expected: Path = EXPECTED) -> None:
+    """benchmarks: Snakemake's benchmark files of the processes that will measure, written as they end."""
+    known = _expected_seconds(expected)
+    # A process that the committed run did not have takes as long as its others do on average.
+    usual = sum(known.values()) / len(known) if known else float(SECONDS)
+    jobs = {name: known.get(name, usual) for name in benchmarks}
+    write_text(plan, json.dumps({"started_at": time.time(), "jobs": jobs}))
+
+
+def progress_line(plan: Path = PLAN) -> str | None:
+    """ "measuring process 3 of 31, about 17 min left"; None without a plan."""
+    if not plan.is_file():
+        return None
+    written = json.loads(plan.read_text(encoding="utf-8"))
+    jobs: Mapping[str, float] = written["jobs"]
+    done = [name for name in jobs if _ended(Path(name), written["started_at"])]
+    foretold = sum(jobs[name] for name in done)
+    scale = sum(benchmark(Path(name))[0] for name in done) / foretold if foretold else 1.0
+    left = scale * sum(seconds for name, seconds in jobs.items() if name not in done)
+    return f"measuring process {len(done) + 1} of {len(jobs)}, about {left / SECONDS:.0f} min left"
+
+
+def _ended(path: Path, started_at: float) -> bool:
+    """Whether the process ended in this run: an older benchmark file is that of an earlier one."""
+    return path.is_file() and path.stat().st_mtime >= started_at
+
+
+def _expected_seconds(path: Path) -> dict[str, float]:
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        return {row["benchmark"]: float(row["seconds"]) for row in csv.DictReader(lines)}
+
+
+def main() -> None:
+    """Writes EXPECTED from the benchmark files of the last run, without those of smoke runs."""
+    found = [path for path in sorted(LOGS.rglob("*.tsv")) if path.relative_to(LOGS).parts[0] != "smoke"]
+    rows = [(path.as_posix(), *map(round, benchmark(path))) for path in found]
+    lines = [("benchmark", "seconds", "megabytes"), *rows]
+    write_text(EXPECTED, "".join(",".join(map(str, line)) + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()
