@@ -20,6 +20,7 @@ from tfm_bench.example_config import example_settings
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.plan import write_plan
 from tfm_bench.measure.versions import family_version
+from tfm_bench.prompts.pins import read_pins
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)
@@ -42,6 +43,14 @@ def stop(error, code=1):
     """End with one line on the terminal. Where a baseline is given, 1 means a regression: then the exit code is 2."""
     print(error, file=sys.stderr)
     sys.exit(EXIT_TOOL_ERROR if "baseline" in config else code)
+
+
+def dataset_pin(wildcards):
+    """The commit that a data set is read at: the slice of config/datasets.yaml that its prompts depend on."""
+    try:
+        return read_pins(Path("config/datasets.yaml")).model_dump(include={wildcards.dataset})
+    except UserError as error:
+        stop(error)
 
 
 def is_served(suite):

@@ -1,13 +1,4 @@
-from tfm_bench.prompts.pins import read_pins
 from tfm_bench.prompts.sources import DATASETS
-
-
-def dataset_pin(wildcards):
-    """The commit that a data set is read at: the slice of config/datasets.yaml that its prompts depend on."""
-    try:
-        return read_pins(Path("config/datasets.yaml")).model_dump(include={wildcards.dataset})
-    except UserError as error:
-        stop(error)
 
 
 rule prepare_dataset:
