@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ class Implementation(NamedTuple):
     verify: method -> f(*, q, k, v, g, beta, initial_state, structure, scale=None) -> GdnTreeOutputs; commit: name ->
     f(*, ..., path, state); tree_causal_conv as in conv.py, torch's where there is no other. unavailable says why it
     cannot run here, None that it can. prepare: where verify has to bring its arguments into another form first,
-    method -> f(same arguments) -> the kernel alone, to be timed.
+    method -> f(same arguments) -> the kernel alone, to be timed. bounded_tree: f(parents, *, max_depth) -> the
+    structure as these kernels read it, made on the device without a wait; None where they read a TreeStructure.
+    commits_windows: whether replay and fold take inputs and window of the convolution too, in the same launch.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Implementation(NamedTuple):
     tree_causal_conv: Callable[..., Tensor]
     unavailable: str | None = None
     prepare: Mapping[str, Callable[..., Callable[[], GdnTreeOutputs]]] = MappingProxyType({})
+    bounded_tree: Callable[..., Any] | None = None
+    commits_windows: bool = False
 
 
 TORCH = Implementation(
@@ -95,7 +99,7 @@ def _triton(device: torch.device) -> Implementation:
     if device.type != "cuda":
         return _absent("triton", "needs a CUDA device")
     try:
-        from kernels.gdn_tree import triton_commit, triton_conv, triton_fused, triton_recurrent
+        from kernels.gdn_tree import triton_commit, triton_conv, triton_fused, triton_recurrent, triton_structure
     except ImportError as error:
         return _absent("triton", f"{error.name or 'triton'} is not installed")
     return Implementation(
@@ -106,6 +110,8 @@ def _triton(device: torch.device) -> Implementation:
         },
         commit={"replay": triton_commit.replay, "fold": triton_commit.fold, "select": commit.select},
         tree_causal_conv=triton_conv.tree_causal_conv,
+        bounded_tree=triton_structure.device_tree,
+        commits_windows=True,
     )
 
 

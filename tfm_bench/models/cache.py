@@ -68,6 +68,14 @@ class TargetState:
         """Context rows that attention reads: `length`, rounded up to the device's step."""
         return min(-(-self.length // self.extent_step) * self.extent_step, self.max_length)
 
+    def reset(self) -> None:
+        """An empty sequence in the same memory. Keys and values may stay: their rows are hidden until written anew."""
+        self.length = 0
+        self.hidden_context.fill_(float("-inf"))
+        self.recurrent.zero_()
+        self.conv.zero_()
+        self.begin(0)
+
     def begin(self, width: int) -> None:
         """Forget what an earlier tree left in scratch; a forward over `width` nodes follows."""
         self.pending_width = width
@@ -79,19 +87,39 @@ class TargetState:
         path starts at the anchor; recurrent_commit names an entry of `kernels.commit`. Raises ValueError, before
         anything is written, for a path that is none or does not fit.
         """
+        self.check_path(path)
+        nodes = to_device(torch.tensor(path), self.keys.device)
+        if self.pending:
+            self._commit_gdn(nodes, recurrent_commit)
+        self._commit_rows(nodes)
+        self.advance(len(path))
+        return nodes
+
+    def check_path(self, path: list[int]) -> None:
+        """Raises ValueError for a path that does not start at the anchor, leaves the tree or does not fit."""
         if not path or path[0] != 0 or not all(0 <= node < self.pending_width for node in path):
             raise ValueError(
                 f"path {path} does not start at the anchor of a verified tree of {self.pending_width} nodes"
             )
         if self.length + len(path) > self.max_length:
             raise ValueError(f"{len(path)} tokens do not fit behind {self.length} of {self.max_length}")
-        nodes = to_device(torch.tensor(path), self.keys.device)
+
+    def advance(self, tokens: int) -> None:
+        """The sequence is longer by so many tokens, and no tree is under verification."""
+        self.length += tokens
+        self.begin(0)
+
+    def commit_static(self, nodes: Tensor, start: Tensor, width: int, recurrent_commit: str) -> None:
+        """The writes of `commit` for a path nodes [A] of a tree of `width` nodes, start [1] being the length before.
+
+        Both on the device, so that a graph can be replayed at any length.
+        """
         if self.pending:
             self._commit_gdn(nodes, recurrent_commit)
-        self._commit_rows(nodes)
-        self.length += len(path)
-        self.begin(0)
-        return nodes
+        positions = start + torch.arange(nodes.shape[0], device=nodes.device)
+        for cache in (self.keys, self.values):
+            cache.index_copy_(2, positions + self.scratch, cache.index_select(2, nodes + (self.scratch - width)))
+        self.hidden_context.index_fill_(0, positions, 0.0)
 
     def _commit_rows(self, nodes: Tensor) -> None:
         """Keys and values of all attention layers at once."""
@@ -110,8 +138,11 @@ class TargetState:
             self.kernels.commit[name](states=states, path=torch.zeros_like(leaf), state=self.recurrent)
         else:
             inputs = {field: self._layers(field) for field in COMMIT_INPUTS[name]}
+            if self.kernels.commits_windows:
+                inputs |= {"inputs": self._layers("inputs"), "window": self.conv}
             self.kernels.commit[name](**inputs, path=nodes, state=self.recurrent)
-        commit_window(inputs=self._layers("inputs"), path=nodes, window=self.conv)
+        if name == "select" or not self.kernels.commits_windows:
+            commit_window(inputs=self._layers("inputs"), path=nodes, window=self.conv)
 
     def _layers(self, name: str) -> Tensor:
         """[GDN layers, N, ...]. Whole, as one copy of all nodes takes less time than a selection per layer."""
@@ -124,15 +155,16 @@ def _stored(layer: PendingGdn) -> Tensor:
     return layer.states
 
 
-def tree_mask(ancestors: Tensor, state: TargetState) -> Tensor | None:
+def tree_mask(ancestors: Tensor, state: TargetState, *, static: bool = False) -> Tensor | None:
     """Additive mask [N, 1, M] over the first M of [tree | context] rows; None where nothing is hidden.
 
-    ancestors [N, N] bool on the state's device.
+    ancestors [N, N] bool on the state's device. static: the mask covers all rows, whatever the length within the
+    extent, so that a graph can be replayed at another one.
     """
     nodes, extent = ancestors.shape[0], state.extent
-    if nodes == 1 and extent == state.length:
+    if nodes == 1 and extent == state.length and not static:
         return None
     mask = torch.zeros_like(ancestors, dtype=state.hidden_context.dtype).masked_fill_(~ancestors, float("-inf"))
-    if extent > state.length:
+    if static or extent > state.length:
         mask = torch.cat([mask, state.hidden_context[:extent].expand(nodes, -1)], dim=1)
     return mask[:, None]

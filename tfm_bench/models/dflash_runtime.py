@@ -6,6 +6,7 @@ tokens are committed, and all that a draft adds is the block itself (arXiv 2602.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,19 +93,28 @@ class DrafterRuntime:
 
         Raises ValueError unless the rows follow the context without a gap and fit.
         """
-        n, config = target_features.shape[0], self.config
-        if start != state.length or start + n > state.max_length:
-            raise ValueError(f"{n} rows at {start} do not follow {state.length} of {state.max_length} context rows")
-        context = self.hidden_norm(self.fc(target_features))
-        both = self.context_kv(context).view(
-            n, config.num_hidden_layers, 2, config.num_key_value_heads, config.head_dim
-        )
+        n, block = target_features.shape[0], self.config.block_size
+        self.check_append(state, n, start)
         cos, sin = (rows[start : start + n, None] for rows in state.rotary)
-        keys = apply_rotary_(self.context_k_norm(both[:, :, 0]), cos, sin)
-        rows = slice(config.block_size + start, config.block_size + start + n)
-        state.keys[:, :, rows] = keys.permute(1, 2, 0, 3)
-        state.values[:, :, rows] = both[:, :, 1].permute(1, 2, 0, 3)
+        rows = slice(block + start, block + start + n)
+        state.keys[:, :, rows], state.values[:, :, rows] = self.context_rows(target_features, cos, sin)
         state.length = start + n
+
+    def check_append(self, state: DrafterState, tokens: int, start: int) -> None:
+        """Raises ValueError unless the rows follow the context without a gap and fit."""
+        if start != state.length or start + tokens > state.max_length:
+            raise ValueError(
+                f"{tokens} rows at {start} do not follow {state.length} of {state.max_length} context rows"
+            )
+
+    def context_rows(self, target_features: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [layers, KV heads, n, head_dim] of committed tokens; cos, sin [n, 1, 1, head_dim]."""
+        config = self.config
+        both = self.context_kv(self.hidden_norm(self.fc(target_features))).view(
+            target_features.shape[0], config.num_hidden_layers, 2, config.num_key_value_heads, config.head_dim
+        )
+        keys = apply_rotary_(self.context_k_norm(both[:, :, 0]), cos, sin)
+        return keys.permute(1, 2, 0, 3), both[:, :, 1].permute(1, 2, 0, 3)
 
     @torch.inference_mode()
     def draft(self, state: DrafterState, block_embeddings: Tensor, start: int) -> Tensor:
@@ -113,15 +123,30 @@ class DrafterRuntime:
         block_embeddings [block, H]: target embeddings of [anchor, MASK, ...], the anchor at position start. Nothing of
         the block stays in the context. Raises ValueError unless the context reaches exactly up to the anchor.
         """
-        block = self.config.block_size
-        if start != state.length or block_embeddings.shape[0] != block:
-            rows = block_embeddings.shape[0]
-            raise ValueError(f"a block of {block} rows at {state.length} is needed, got {rows} at {start}")
-        cos, sin = (rows[start : start + block] for rows in state.rotary)
+        self.check_block(state, block_embeddings, start)
+        cos, sin = (rows[start : start + self.config.block_size] for rows in state.rotary)
         masks = {kind: self._mask(state, kind) for kind in dict.fromkeys(self.config.layer_types)}
-        hidden = block_embeddings
+        return self.run_layers(state, block_embeddings, start, cos, sin, masks)
+
+    def check_block(self, state: DrafterState, block_embeddings: Tensor, start: int) -> None:
+        """Raises ValueError unless the context reaches exactly up to the anchor and the block has its size."""
+        block, rows = self.config.block_size, block_embeddings.shape[0]
+        if start != state.length or rows != block:
+            raise ValueError(f"a block of {block} rows at {state.length} is needed, got {rows} at {start}")
+
+    def run_layers(
+        self,
+        state: DrafterState,
+        hidden: Tensor,
+        extent: int,
+        cos: Tensor,
+        sin: Tensor,
+        masks: Mapping[str, Tensor | None],
+    ) -> Tensor:
+        """`draft` of embeddings hidden [block, H] that reads the first `extent` context rows; masks by layer type."""
+        last = self.config.block_size + extent
         for layer, keys, values in zip(self.layers, state.keys, state.values, strict=True):
-            hidden = layer(hidden, keys[:, : block + start], values[:, : block + start], cos, sin, masks[layer.kind])
+            hidden = layer(hidden, keys[:, :last], values[:, :last], cos, sin, masks[layer.kind])
         return self.norm(hidden[1:])
 
     def _mask(self, state: DrafterState, kind: str) -> Tensor | None:

@@ -202,18 +202,40 @@ class Target:
         """
         return state.commit(path, self.commit_name)
 
-    def _forward(self, state: TargetState, tokens: Tensor, structure: TreeStructure) -> tuple[Tensor, Tensor]:
-        """Residual stream [N, H] after the last layer, and taps [N, taps * H]."""
+    def _forward(
+        self,
+        state: TargetState,
+        tokens: Tensor,
+        structure: TreeStructure,
+        *,
+        start: Tensor | None = None,
+        max_depth: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Residual stream [N, H] after the last layer, and taps [N, taps * H].
+
+        start [1] on the device in place of state.length, and max_depth, a bound on the depths, where tokens and
+        structure are on the device already and nothing may depend on what the host knows: in a graph.
+        """
         state.begin(tokens.shape[0])
+        if max_depth is None and self.kernels.bounded_tree is not None:
+            max_depth = int(structure.depths.max())  # before the move: afterwards it would be a wait
         tokens, structure = tree_on(tokens, structure, self.device)
-        positions = structure.depths + state.length
+        positions = structure.depths + (state.length if start is None else start)
         cos, sin = (table.index_select(0, positions) for table in state.rotary)
-        step = TreeStep(structure, cos, sin, tree_mask(structure.ancestors, state))
+        mask = tree_mask(structure.ancestors, state, static=start is not None)
+        step = TreeStep(self._kernel_tree(structure, max_depth), cos, sin, mask)
         x, streams = self.embed(tokens), []
         for layer in self.layers:
             x = layer(x, step, state)
             streams.append(x)
         return x, torch.cat([streams[i] for i in self.tap_layer_ids], dim=-1)
+
+    def _kernel_tree(self, structure: TreeStructure, max_depth: int | None) -> Any:
+        """The tree as the kernels of this method read it: some take it from parents on the device, without a wait."""
+        bounded = self.kernels.bounded_tree
+        if bounded is None or self.gdn_implementation != self.kernels.name:
+            return structure
+        return bounded(structure.parents, max_depth=max_depth)
 
     def _rotary_table(self, rows: int) -> tuple[Tensor, Tensor]:
         """cos and signed sin [rows, 1, rotary dim] from the library's own module."""

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from kernels.gdn_tree import Implementation
-from kernels.gdn_tree.structure import TreeStructure
 from tfm_bench.models.cache import PendingGdn, TargetState
 from tfm_bench.models.layers import InferenceNorm, apply_rotary_, grouped_attention, head_weights
 from tfm_bench.models.linear import FusedLinear, gated_mlp
@@ -29,7 +28,7 @@ class TreeStep(NamedTuple):
     cos, sin [N, 1, rotary dim]; mask as `cache.tree_mask` gives it.
     """
 
-    structure: TreeStructure
+    structure: Any  # a TreeStructure, or what the implementation makes of it
     cos: Tensor
     sin: Tensor
     mask: Tensor | None
