@@ -25,6 +25,9 @@ from tfm_bench.generation import Generation, Round, StageClock
 from tfm_bench.models.device import choose_device
 from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
+from tfm_bench.models.graphed_drafter import GraphedDrafter
+from tfm_bench.models.graphed_target import GraphedTarget
+from tfm_bench.models.graphs import CudaGraphs
 from tfm_bench.models.memory_plan import CAPACITY, Capacity, StackConfigs, memory_plan, plan_table, require_memory
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.target_layers import GdnLayer
@@ -143,12 +146,14 @@ class Stack:
         commit: str,
         with_weaver: bool = True,
         device: str = "cpu",
+        graphs: bool = True,
         capacity: Capacity = CAPACITY,
     ) -> Stack:
         """Reads directory/{target,drafter,weaver}. Raises UserError for anything missing, damaged or misfit.
 
         gdn_verify: None for a target without Gated-DeltaNet layers, and only for such a one. device: auto, cpu or cuda;
-        on a GPU the memory that sequences of `capacity` will take is printed first, and an error where it is not there.
+        on a GPU the memory that sequences of `capacity` will take is printed first, and an error where it is not there;
+        graphs: whether draft, verification and commit are replayed there from CUDA graphs.
         """
         kind, place = getattr(torch, dtype), choose_device(device)
         weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
@@ -169,7 +174,19 @@ class Stack:
         if weaver is not None:
             runtime = WeaverRuntime(weaver.to(place), target.embedding, target.head.weight)
         tokenizer = _load_tokenizer(directory / "target")
-        return cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
+        stack = cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
+        return with_graphs(stack, capacity) if graphs and place.type == "cuda" else stack
+
+
+def with_graphs(stack: Stack, capacity: Capacity) -> Stack:
+    """The stack of a GPU that replays draft, verification and commit from CUDA graphs, for sequences of this capacity.
+
+    It decodes one sequence at a time, and an observer has to copy what it wants to keep of a round's tensors.
+    """
+    # A pool each: what one leaves is read while the next one runs.
+    room = capacity._replace(length=capacity.length + stack.block_size)
+    target = GraphedTarget(stack.target, CudaGraphs(), room)
+    return replace(stack, target=target, drafter=GraphedDrafter(stack.drafter, CudaGraphs(), room.length))
 
 
 def _announce_memory(

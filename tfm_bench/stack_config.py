@@ -80,6 +80,7 @@ class StackConfig(PromptedStack):
     parts: dict[Part, PinnedPart] | None = None
     dtype: Literal["float32", "bfloat16"]
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    graphs: bool = True
     gdn_verify: Literal["fused", "level_recurrent", "node_recurrent", "path_recurrent"] | None
     commit: Literal["replay", "fold", "select"]
     threads: Count

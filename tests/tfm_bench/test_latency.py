@@ -98,13 +98,13 @@ def test_rounds_accept_what_is_configured_and_trees_have_the_made_up_shape(monke
         type(stack.target), "verify", lambda self, state, tree: seen.append(tree) or verify(self, state, tree)
     )
     arm = latency.LatencyArm(Arm("tfm", budget=20, expansion_width=2), "node_recurrent")
-    prepared = latency._prepared(stack, arm, 2)
+    prepared = latency._prepared(latency._verified_by(stack, arm.gdn_verify), 2)
     done = latency._generate(prepared, arm, settings, 3, staged=False)
     assert done.accepted == [2, 2, 2]
     assert prepared.target.gdn_verify == "node_recurrent"
     assert [tree.parents.tolist() for tree in seen] == [latency.latency_tree(21, 15)] * 3
     chain = latency.LatencyArm(Arm("dflash_chain", budget=15), "fused")
-    latency._generate(latency._prepared(stack, chain, 2), chain, settings, 1, staged=False)
+    latency._generate(latency._prepared(stack, 2), chain, settings, 1, staged=False)
     assert seen[-1].parents.tolist() == list(range(-1, 15))
 
 

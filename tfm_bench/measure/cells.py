@@ -180,7 +180,7 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
 
 def load_stack(stack: StackConfig, capacity: Capacity = CAPACITY) -> Stack:
     """The configured stack; capacity: what its sequences may grow to, for the memory plan of a GPU."""
-    options = stack.model_dump(include={"dtype", "gdn_verify", "commit", "device"})
+    options = stack.model_dump(include={"dtype", "gdn_verify", "commit", "device", "graphs"})
     return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver, capacity=capacity)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tfm_bench.config import LatencySettings, expansion_width
-from tfm_bench.engine import BUILDERS, Arm, Builder, Draft, Stack, generate
+from tfm_bench.engine import BUILDERS, Arm, Builder, Draft, Stack, generate, with_graphs
 from tfm_bench.generation import Generation
 from tfm_bench.latency_config import GdnVerify, LatencyRun
 from tfm_bench.measure.device_lock import device_lock
@@ -27,6 +27,8 @@ from tfm_bench.measure.files import require_disk, write_text
 from tfm_bench.measure.latency_records import LatencyRecord, Stage
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
+from tfm_bench.models.graphed_target import GraphedTarget
+from tfm_bench.models.memory_plan import Capacity
 from tfm_bench.random_stack import all_layers, random_stack
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.rules import Rule
@@ -60,6 +62,7 @@ def latency_cell(settings: LatencySettings, output: Path) -> None:
         provenance, latency = collect_provenance(device), settings.latency
         start = time.monotonic()
         stack = random_stack(latency.shapes, layers=latency.layers, dtype=getattr(torch, latency.dtype), device=device)
+        stack = with_graphs(stack, _capacity(latency, stack.block_size)) if device.type == "cuda" else stack
         print(f"latency: stack made after {time.monotonic() - start:.1f} s", file=sys.stderr)
         records = list(_measure(stack, settings, provenance))
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
@@ -101,21 +104,23 @@ def _measure(stack: Stack, settings: LatencySettings, provenance: Provenance) ->
     """Arms take turns: every one once for warmth, then `repeats` times with and without inner timers."""
     arms, latency = latency_arms(settings.latency, stack.block_size), settings.latency
     reasons: dict[LatencyArm, str] = {}
+    # Once per method, as graphs belong to the target that recorded them.
+    stacks = {method: _verified_by(stack, method) for method in latency.gdn_verify}
     samples: dict[LatencyArm, Samples] = {arm: {stage: [] for stage in STAGES} for arm in arms}
     for repeat, arm in with_progress(list(product(range(-1, latency.repeats), arms)), "latency", unit="runs"):
         if arm in reasons:
             continue
         try:
-            _run(stack, arm, latency, samples[arm], warm=repeat < 0)
+            _run(stacks[arm.gdn_verify], arm, latency, samples[arm], warm=repeat < 0)
         except torch.OutOfMemoryError as error:
             reasons[arm] = str(error).partition("\n")[0]
     for arm, stage in product(arms, STAGES):
-        yield _record(stack, arm, stage, samples[arm][stage], reasons.get(arm), settings, provenance)
+        yield _record(stacks[arm.gdn_verify], arm, stage, samples[arm][stage], reasons.get(arm), settings, provenance)
 
 
 def _run(stack: Stack, arm: LatencyArm, latency: LatencyRun, samples: Samples, *, warm: bool) -> None:
     """One generation with inner timers and one without; times of a warm-up are dropped."""
-    prepared = _prepared(stack, arm, accepted_drafts(arm.arm, latency))
+    prepared = _prepared(stack, accepted_drafts(arm.arm, latency))
     if warm:
         _generate(prepared, arm, latency, WARM_ROUNDS, staged=False)
         return
@@ -140,13 +145,22 @@ def accepted_drafts(arm: Arm, latency: LatencyRun) -> int:
     return 0 if arm.method == "ar" else latency.accepted
 
 
-def _prepared(stack: Stack, arm: LatencyArm, accepted: int) -> Stack:
-    """The stack as the arm needs it: its verification, builders whose trees have a known shape, and a forced walk."""
-    target = stack.target
-    if arm.gdn_verify != target.gdn_verify:
-        target = target.with_gdn_verify(arm.gdn_verify)
+def _prepared(stack: Stack, accepted: int) -> Stack:
+    """The stack with builders whose trees have a known shape, and a walk that accepts so many drafts."""
     builders = {method: _shaped(builder) for method, builder in BUILDERS.items()}
-    return replace(stack, target=target, builders=builders, rule=Rule("forced", _Forced(accepted)))
+    return replace(stack, builders=builders, rule=Rule("forced", _Forced(accepted)))
+
+
+def _verified_by(stack: Stack, method: str) -> Stack:
+    target = stack.target
+    return stack if method == target.gdn_verify else replace(stack, target=target.with_gdn_verify(method))
+
+
+def _capacity(latency: LatencyRun, block_size: int) -> Capacity:
+    """What the longest of all sequences needs."""
+    return Capacity(
+        latency.context + 1 + latency.rounds * (latency.accepted + 1), max(*latency.budgets, block_size) + 1
+    )
 
 
 def _shaped(builder: Builder) -> Builder:
@@ -187,7 +201,7 @@ def _record(
     settings: LatencySettings,
     provenance: Provenance,
 ) -> LatencyRecord:
-    kernels, latency = stack.target.with_gdn_verify(arm.gdn_verify), settings.latency
+    target, latency = stack.target, settings.latency
     return LatencyRecord(
         method=arm.arm.method,
         budget=arm.arm.budget,
@@ -201,7 +215,8 @@ def _record(
         target_layers=latency.layers,
         all_layers=all_layers(latency.shapes),
         accepted_drafts=accepted_drafts(arm.arm, latency),
-        gdn_implementation=kernels.gdn_implementation,
+        launch="graphs" if isinstance(target, GraphedTarget) and target.records else "eager",
+        gdn_implementation=target.gdn_implementation,
         weaver_implementation=stack.weaver.implementation,
         settings=settings,
         provenance=provenance,

@@ -23,7 +23,7 @@ KEYS = ["method", "budget", "expansion_width", "gdn_verify"]
 COLUMNS = [
     *["device", "shapes", "target_layers", "all_layers", "dtype", *KEYS, "verify_width", "stage"],
     *["median_ms", "p20_ms", "p80_ms", "runs", "status", "reason", "context_tokens", "accepted_drafts"],
-    *["gdn_implementation", "weaver_implementation", "threads", "measured_at"],
+    *["launch", "gdn_implementation", "weaver_implementation", "threads", "measured_at"],
 ]
 
 
@@ -31,8 +31,8 @@ class LatencyRecord(BaseModel):
     """One stage of one arm's rounds. Times exist only where `status` is ok, a reason only where it is not.
 
     samples_ms: one time per round, of runs with inner timers; of the stage `round` one per generation, its time without
-    inner timers over its rounds. target_layers: of all_layers, how many the target had. accepted_drafts: what every
-    round was made to accept.
+    inner timers over its rounds. launch: whether draft, verification and commit are replayed from CUDA graphs.
+    target_layers: of all_layers, how many the target had. accepted_drafts: what every round was made to accept.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -50,6 +50,7 @@ class LatencyRecord(BaseModel):
     target_layers: int
     all_layers: int
     accepted_drafts: int
+    launch: Literal["graphs", "eager"]
     gdn_implementation: str
     weaver_implementation: str
     settings: LatencySettings

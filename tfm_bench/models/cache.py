@@ -45,7 +45,8 @@ class TargetState:
     keys, values [attention layers, KV heads, scratch + max_length, D]: tree node i of an N-wide tree stands in row
     scratch - N + i, context position p in row scratch + p, so that both lie side by side at any width. recurrent
     [GDN layers, HV, K, V] fp32; conv [GDN layers, C, 3], oldest input first. hidden_context [max_length] is added to
-    attention scores: 0 for committed rows, -inf beyond. rotary holds cos and signed sin, one row per position.
+    attention scores: 0 for committed rows, -inf beyond. rotary holds cos and signed sin, one row per position. Of
+    the tree under verification: pending, layer by layer, or in its place stacked, the fields that the commit reads.
     """
 
     keys: Tensor
@@ -62,6 +63,7 @@ class TargetState:
     length: int = 0
     pending_width: int = 0
     pending: list[PendingGdn] = field(default_factory=list)
+    stacked: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def extent(self) -> int:
@@ -80,6 +82,7 @@ class TargetState:
         """Forget what an earlier tree left in scratch; a forward over `width` nodes follows."""
         self.pending_width = width
         self.pending.clear()
+        self.stacked = {}
 
     def commit(self, path: list[int], recurrent_commit: str) -> Tensor:
         """Move the path's nodes from scratch behind the committed context; returns the path on the device.
@@ -89,7 +92,7 @@ class TargetState:
         """
         self.check_path(path)
         nodes = to_device(torch.tensor(path), self.keys.device)
-        if self.pending:
+        if self.pending or self.stacked:
             self._commit_gdn(nodes, recurrent_commit)
         self._commit_rows(nodes)
         self.advance(len(path))
@@ -114,7 +117,7 @@ class TargetState:
 
         Both on the device, so that a graph can be replayed at any length.
         """
-        if self.pending:
+        if self.pending or self.stacked:
             self._commit_gdn(nodes, recurrent_commit)
         positions = start + torch.arange(nodes.shape[0], device=nodes.device)
         for cache in (self.keys, self.values):
@@ -146,6 +149,8 @@ class TargetState:
 
     def _layers(self, name: str) -> Tensor:
         """[GDN layers, N, ...]. Whole, as one copy of all nodes takes less time than a selection per layer."""
+        if self.stacked:
+            return self.stacked[name]
         return torch.cat([getattr(layer, name) for layer in self.pending])
 
 

@@ -12,11 +12,11 @@ from tfm_bench.models.graphs import Backend, Graphed
 
 
 class GraphedDrafter(DrafterRuntime):
-    """Takes a drafter over. One context serves sequence after sequence, as in GraphedTarget."""
+    """Takes a drafter over. One context of at least max_length tokens serves all sequences, as in GraphedTarget."""
 
-    def __init__(self, drafter: DrafterRuntime, backend: Backend) -> None:
+    def __init__(self, drafter: DrafterRuntime, backend: Backend, max_length: int) -> None:
         self.__dict__.update(drafter.__dict__)
-        self._backend = backend
+        self._backend, self._max_length = backend, max_length
         self._state: DrafterState | None = None
         self._drafts: Graphed[Tensor] | None = None
         self._appends: Graphed[None] | None = None
@@ -25,7 +25,7 @@ class GraphedDrafter(DrafterRuntime):
     def new_state(self, max_length: int) -> DrafterState:
         """The kept context, emptied, where it has the room; else a new one, for which graphs are recorded anew."""
         if self._state is None or self._state.max_length < max_length:
-            self._state = super().new_state(max_length)
+            self._state = super().new_state(max(max_length, self._max_length))
             self._drafts = Graphed(self._draft_static, self._backend, self.device)
             self._appends = Graphed(self._append_static, self._backend, self.device)
         self._state.length = 0

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from kernels.gdn_tree import Implementation
-from tfm_bench.models.cache import PendingGdn, TargetState
+from tfm_bench.models.cache import COMMIT_INPUTS, PendingGdn, TargetState
 from tfm_bench.models.device import to_device
 from tfm_bench.models.graphs import Backend, Graphed
+from tfm_bench.models.memory_plan import Capacity
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.tree_transfer import packed, unpacked
 from tfm_bench.tree import TokenTree
@@ -27,17 +28,17 @@ class GraphKey(NamedTuple):
 
 
 class CommitKey(NamedTuple):
-    """Of a recorded commit: it reads the memory of the verification before it."""
+    """Of a recorded commit."""
 
-    verified: GraphKey
-    accepted: int
+    width: int
+    committed: int
 
 
 class Verified(NamedTuple):
-    """What a recording leaves: the output, and what a commit needs."""
+    """What verifications of one width leave: the output, and by field of PendingGdn what commits read, all layers."""
 
     output: TargetOutput
-    pending: list[PendingGdn]
+    stacked: dict[str, Tensor]
 
 
 class GraphedTarget(Target):
@@ -45,78 +46,100 @@ class GraphedTarget(Target):
 
     Graphs are bound to the memory of a state, so one state serves sequence after sequence for as long as its room is
     enough: at any time only the sequence that was begun last is alive. On a GPU only kernels that read the tree there
-    are recorded; a method without them runs as it does without graphs.
+    are recorded; a method without them runs as it does without graphs. capacity: room that every state has at least,
+    for otherwise a longer prompt or a wider tree later on would make all recordings worthless.
     """
 
-    def __init__(self, target: Target, backend: Backend) -> None:
+    def __init__(self, target: Target, backend: Backend, capacity: Capacity) -> None:
         self.__dict__.update(target.__dict__)
-        self._backend = backend
+        self._backend, self._capacity = backend, capacity
         self._state: TargetState | None = None
-        self._verifications: Graphed[Verified] | None = None
+        self._verifications: Graphed[None] | None = None
         self._commits: Graphed[None] | None = None
-        self._verified: GraphKey | None = None
+        # By width, shared by the recordings of all extents: a tensor that each of them kept would be memory for each.
+        self._verified: dict[int, Verified] = {}
+        self._replayed = False  # whether the tree under verification was verified by a replay
 
     @property
     def records(self) -> bool:
         """Whether the kernels of this method can be recorded."""
+        if self.commit_name == "select":
+            return False  # states of all nodes would be held twice
         bounded = self.kernels.bounded_tree is not None and self.gdn_implementation == self.kernels.name
         return bounded or self.device.type == "cpu" or "linear_attention" not in self.config.layer_types
 
     def with_gdn_verify(self, method: str, kernels: Implementation | None = None) -> GraphedTarget:
         """The same weights by another method, with a state and graphs of its own."""
-        return GraphedTarget(super().with_gdn_verify(method, kernels), self._backend)
+        return GraphedTarget(super().with_gdn_verify(method, kernels), self._backend, self._capacity)
 
     @torch.inference_mode()
     def new_state(self, max_length: int, max_width: int) -> TargetState:
         """The kept state, emptied, where it has the room; else a new one, for which graphs are recorded anew."""
         kept = self._state
         if kept is None or kept.max_length < max_length or kept.max_width < max_width:
-            self._state = kept = super().new_state(max_length, max_width)
+            room = Capacity(max(max_length, self._capacity.length), max(max_width, self._capacity.width))
+            self._state = kept = super().new_state(room.length, room.width)
             self._verifications = Graphed(self._verify_static, self._backend, self.device)
             changed = (kept.recurrent, kept.conv)  # all else that a commit writes it may write twice
             self._commits = Graphed(self._commit_static, self._backend, self.device, changed)
+            self._verified = {}
         kept.reset()
-        self._verified = None
+        self._replayed = False
         return kept
 
     @torch.inference_mode()
     def verify(self, state: TargetState, tree: TokenTree) -> TargetOutput:
         """As Target.verify; the output is overwritten by the next verification."""
-        self._verified = None
+        self._replayed = False
         if self._verifications is None or state is not self._state or not self.records or tree.width > state.max_width:
             return super().verify(state, tree)
         depth = -(-int(tree.depths.max()) // DEPTH_STEP) * DEPTH_STEP
         key = GraphKey(tree.width, state.extent, min(depth, tree.width - 1))
         rows = to_device(packed(tree.tokens, tree.structure), self.device)
-        verified = self._verifications(key, rows, to_device(torch.tensor([state.length]), self.device))
+        self._verifications(key, rows, to_device(torch.tensor([state.length]), self.device))
+        output, stacked = self._verified[tree.width]
         state.begin(tree.width)
-        state.pending.extend(verified.pending)
-        self._verified = key
-        return verified.output
+        state.stacked = stacked
+        self._replayed = True
+        return output
 
     @torch.inference_mode()
     def commit(self, state: TargetState, path: list[int]) -> Tensor:
         """As Target.commit."""
-        if self._commits is None or self._verified is None or state is not self._state:
+        if self._commits is None or state is not self._state or not self._replayed:
             return super().commit(state, path)
         state.check_path(path)
         nodes = to_device(torch.tensor(path), self.device)
         start = to_device(torch.tensor([state.length]), self.device)
-        self._commits(CommitKey(self._verified, len(path)), nodes, start)
-        self._verified = None
+        self._commits(CommitKey(state.pending_width, len(path)), nodes, start)
+        self._replayed = False
         state.advance(len(path))
         return nodes
 
-    def _verify_static(self, key: GraphKey, rows: Tensor, start: Tensor) -> Verified:
+    def _verify_static(self, key: GraphKey, rows: Tensor, start: Tensor) -> None:
         """Reads nothing but the key and tensors: rows as tree_transfer packs them, start [1], the anchor's position."""
         state = self._state
         assert state is not None
         tokens, structure = unpacked(rows)
         stream, taps = self._forward(state, tokens, structure, start=start, max_depth=key.max_depth)
         hidden = self.norm(stream)
-        return Verified(TargetOutput(self.head(hidden), taps, hidden), list(state.pending))
+        self._keep(key.width, TargetOutput(self.head(hidden), taps, hidden), state.pending)
+        state.pending.clear()
+
+    def _keep(self, width: int, output: TargetOutput, pending: list[PendingGdn]) -> None:
+        """Into the memory of this width, which the run before the first recording makes."""
+        fields = (*COMMIT_INPUTS[self.commit_name], "inputs") if pending else ()
+        layers = {name: [getattr(layer, name) for layer in pending] for name in fields}
+        if width not in self._verified:
+            self._verified[width] = Verified(output, {name: torch.cat(parts) for name, parts in layers.items()})
+            return
+        kept = self._verified[width]
+        for buffer, value in zip(kept.output, output, strict=True):
+            buffer.copy_(value)
+        for name, parts in layers.items():
+            torch.cat(parts, out=kept.stacked[name])
 
     def _commit_static(self, key: CommitKey, nodes: Tensor, start: Tensor) -> None:
         """nodes [A], the path; start [1], the length before it."""
         assert self._state is not None
-        self._state.commit_static(nodes, start, key.verified.width, self.commit_name)
+        self._state.commit_static(nodes, start, key.width, self.commit_name)

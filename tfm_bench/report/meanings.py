@@ -101,6 +101,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "target_layers": ("layers", "that the target was made of"),
     "all_layers": ("layers", "of the published target"),
     "stage": ("", "of a round; `round` is all of it, without inner timers"),
+    "launch": ("", "graphs: draft, verification and commit are replayed from CUDA graphs; else eager"),
     "context_tokens": ("tokens", "before the first round"),
     "latency_27b:shapes": ("", "published stack whose shapes the weights have"),
     "acceptance_from": ("", "stack whose recorded acceptance is projected"),

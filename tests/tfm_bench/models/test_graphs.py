@@ -18,6 +18,7 @@ from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.graphed_drafter import GraphedDrafter
 from tfm_bench.models.graphed_target import CommitKey, GraphedTarget, GraphKey
 from tfm_bench.models.graphs import Graphed
+from tfm_bench.models.memory_plan import Capacity
 
 CPU = torch.device("cpu")
 
@@ -38,6 +39,7 @@ def masked_verify(*, q, k, v, g, beta, initial_state, structure, scale=None):
     return GdnTreeOutputs(out.transpose(1, 2), u.transpose(1, 2), None)
 
 
+ROOM = Capacity(length=20, width=2)  # less than any test asks for
 KERNELS = TORCH._replace(verify=TORCH.verify | {"fused": masked_verify})
 
 
@@ -69,7 +71,7 @@ def test_recording_leaves_what_the_work_changes_as_it_was():
 
 
 def test_a_path_that_does_not_fit_is_refused_before_anything_is_written(few_extents):
-    target = GraphedTarget(make_target("dense"), RecordedOps())
+    target = GraphedTarget(make_target("dense"), RecordedOps(), ROOM)
     state = target.new_state(20, 4)
     target.prefill(state, random_tokens(7))
     target.verify(state, random_tree(1, 4, seed=0))
@@ -121,7 +123,7 @@ def test_replays_are_bit_for_bit_what_is_not_recorded(kind, few_extents):
     if kind != "dense":
         eager = eager.with_gdn_verify("fused", KERNELS)
     backend = RecordedOps()
-    graphed = GraphedTarget(eager, backend)
+    graphed = GraphedTarget(eager, backend, ROOM)
     for seed in (0, 3):  # the second sequence takes over state and graphs of the first
         for found, expected in zip(rounds(graphed, seed), rounds(eager, seed), strict=True):
             assert torch.equal(found, expected)
@@ -129,24 +131,24 @@ def test_replays_are_bit_for_bit_what_is_not_recorded(kind, few_extents):
     assert backend.records == len(graphed._verifications.keys) + len(graphed._commits.keys) < 24
     assert {key.width for key in graphed._verifications.keys} == {6, 9}
     assert {key.extent % 16 for key in graphed._verifications.keys} == {0}
-    assert {key.accepted for key in graphed._commits.keys} > {1, 2}
+    assert {key.committed for key in graphed._commits.keys} > {1, 2}
 
 
 def test_a_recording_of_kernels_that_plan_on_the_host_is_found_out(few_extents):
     """Which is why a GPU's target replays nothing but kernels that read the tree on the device."""
     eager = make_target("hybrid4").with_gdn_verify("node_recurrent", TORCH)
-    pairs = zip(rounds(GraphedTarget(eager, RecordedOps()), 0), rounds(eager, 0), strict=True)
+    pairs = zip(rounds(GraphedTarget(eager, RecordedOps(), ROOM), 0), rounds(eager, 0), strict=True)
     assert not all(torch.equal(found, expected) for found, expected in pairs)
 
 
 def test_the_state_is_kept_while_its_room_is_enough(few_extents):
-    target = GraphedTarget(make_target("dense"), RecordedOps())
+    target = GraphedTarget(make_target("dense"), RecordedOps(), ROOM)
     state = target.new_state(50, 4)
     target.prefill(state, random_tokens(7))
     target.verify(state, random_tree(1, 4, seed=0))
     target.commit(state, [0])
     assert target._verifications.keys == [GraphKey(4, 16, 3)]
-    assert target._commits.keys == [CommitKey(GraphKey(4, 16, 3), 1)]
+    assert target._commits.keys == [CommitKey(width=4, committed=1)]
     again = target.new_state(40, 3)
     assert again is state
     assert (again.length, again.pending_width) == (0, 0)
@@ -154,6 +156,9 @@ def test_the_state_is_kept_while_its_room_is_enough(few_extents):
     larger = target.new_state(60, 4)
     assert larger is not state
     assert target._verifications.keys == target._commits.keys == []
+    roomy = GraphedTarget(make_target("dense"), RecordedOps(), Capacity(length=90, width=6))
+    assert roomy.new_state(60, 7).max_length == 90
+    assert roomy.new_state(90, 7) is roomy.new_state(5, 1)
     other = target.with_gdn_verify("fused")
     assert other._state is None
 
@@ -164,7 +169,7 @@ def test_recorded_drafts_are_those_that_are_not_recorded(name, step, monkeypatch
     monkeypatch.setattr("tfm_bench.models.graphed_drafter.EXTENT_STEP", {"cpu": step})
     config = CONFIGS[name]
     eager, backend = DrafterRuntime(make_drafter(config)), RecordedOps()
-    graphed = GraphedDrafter(eager, backend)
+    graphed = GraphedDrafter(eager, backend, 40)
     generator = torch.Generator().manual_seed(5)
     for _ in range(2):
         states, start = (eager.new_state(40), graphed.new_state(40)), 0
@@ -193,7 +198,7 @@ def test_every_method_emits_the_tokens_of_plain_decoding_from_replays(temperatur
     stack = random_stack("dense")
     expected = generate(stack, [3, 1, 4], Arm("ar"), **options).tokens
     backend = RecordedOps()
-    target, drafter = GraphedTarget(stack.target, backend), GraphedDrafter(stack.drafter, backend)
+    target, drafter = GraphedTarget(stack.target, backend, ROOM), GraphedDrafter(stack.drafter, backend, 40)
     stack = dataclasses.replace(stack, target=target, drafter=drafter)
     for arm in (Arm("ar"), Arm("dflash_chain", budget=7), Arm("tfm", budget=12, expansion_width=2)):
         found = generate(stack, [3, 1, 4], arm, **options)
