@@ -13,11 +13,13 @@ from tfm_bench.config import (
     CellSettings,
     Config,
     StackConfig,
-    control_files,
     expansion_width,
-    splits_of,
 )
 from tfm_bench.config_types import Count, Strict
+from tfm_bench.stack_files import (
+    control_files,
+    splits_of,
+)
 
 GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
 # The only kernels with every method, so that each is compared with its like.

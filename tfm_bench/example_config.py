@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tfm_bench.config import ArmSettings, CellSettings, Config, cell_settings, expansion_width, splits_of
+from tfm_bench.config import (
+    ArmSettings,
+    CellSettings,
+    Config,
+    cell_settings,
+    expansion_width,
+)
+from tfm_bench.stack_files import (
+    splits_of,
+)
 
 BUDGET = 15  # as many drafts as the chain's block has: small enough to be read
 

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfm_bench.backends.settings import ServerConfig
-from tfm_bench.config import Config, splits_of
+from tfm_bench.config import (
+    Config,
+)
+from tfm_bench.stack_files import (
+    splits_of,
+)
 
 NODES = [16, 64]  # of the kernel problems, anchor included
 

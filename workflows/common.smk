@@ -4,23 +4,14 @@ from tfm_bench.ablation_config import ABLATIONS
 from tfm_bench.ablations import CELLS, PROBED, ablation_points, probe_settings
 from tfm_bench.backends.request_log import requests_path
 from tfm_bench.backends.settings import ServerConfig, server_cell_settings, weaver_files
-from tfm_bench.config import (
-    cell_settings,
-    control_files,
-    kernel_settings,
-    latency_settings,
-    prompt_files,
-    require_dev_split,
-    splits_of,
-    stack_files,
-    tree_settings,
-)
+from tfm_bench.config import cell_settings, kernel_settings, latency_settings, tree_settings
 from tfm_bench.errors import EXIT_TOOL_ERROR, UserError
 from tfm_bench.example_config import example_settings
-from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.plan import write_plan
+from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 from tfm_bench.prompts.pins import read_pins
+from tfm_bench.stack_files import control_files, prompt_files, require_dev_split, splits_of, stack_files
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)

@@ -11,11 +11,13 @@ from tfm_bench.config import (
     expansion_width,
     load_config,
     read_yaml,
+)
+from tfm_bench.errors import UserError
+from tfm_bench.stack_files import (
     require_dev_split,
     splits_of,
     stack_files,
 )
-from tfm_bench.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = read_yaml(ROOT / "config" / "default.yaml")
@@ -133,7 +135,7 @@ def test_unknown_dataset_lists_those_of_the_split_and_the_packaged_ones(stack):
 def test_packaged_benchmarks_have_no_dev_split_and_no_file_in_the_stack(stack, monkeypatch):
     assert splits_of(stack, "code") == ("dev", "test")
     assert splits_of(stack, "humaneval") == ("test",)
-    monkeypatch.setattr("tfm_bench.config.packaged_file", lambda dataset: Path("installed"))
+    monkeypatch.setattr("tfm_bench.stack_files.packaged_file", lambda dataset: Path("installed"))
     assert not [file for file in stack_files(stack, dataset="humaneval", split="test") if "prompts" in Path(file).parts]
 
 

@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 from snakemake.utils import update_config
 
-from tfm_bench.config import load_config, read_yaml, stack_files
+from tfm_bench.config import (
+    load_config,
+    read_yaml,
+)
 from tfm_bench.errors import UserError
 from tfm_bench.stack_config import pinned_part
+from tfm_bench.stack_files import (
+    stack_files,
+)
 
 CONFIG = Path(__file__).parents[2] / "config"
 STACKS = ("qwen36-27b", "qwen35-4b", "qwen3-8b", "qwen3-4b")

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tfm_bench.config import CellSettings, StackConfig, is_prepared
+from tfm_bench.config import (
+    CellSettings,
+    StackConfig,
+)
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import STAGED_PROMPTS
 from tfm_bench.measure.files import benchmark
@@ -16,6 +19,9 @@ from tfm_bench.measure.records import DecodeRecord, read_records
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.prompts.datasets import load_prompts
 from tfm_bench.prompts.sources import published_count
+from tfm_bench.stack_files import (
+    is_prepared,
+)
 
 Record = TypeVar("Record")
 MILLISECONDS = 1000
