@@ -54,6 +54,15 @@ def test_the_report_needs_all_that_a_run_makes(plan):
     assert plan("report")["total"] == plan("reproduce_all")["total"]
 
 
+def test_latency_is_a_target_of_its_own_that_needs_no_checkpoint(project, plan):
+    recorded = project / "results" / "recorded.csv"
+    recorded.parent.mkdir(exist_ok=True)
+    recorded.touch()
+    jobs = plan("latency_27b", "--config", "latency={acceptance: results/recorded.csv}", "stack={path: checkpoints/no}")
+    steps = ("latency_cell", "latency_table", "table_latency", "figure_latency_27b", "latency_27b")
+    assert jobs == dict.fromkeys(steps, 1) | {"total": len(steps)}
+
+
 def test_smoke_has_its_own_few_cells(plan):
     assert plan("smoke") == REPORTED | {"decode_cell": 2, "smoke": 1, "total": 2 + len(REPORTED) + 1}
 
@@ -87,6 +96,7 @@ def test_targets_are_listed_with_a_line_each(snakemake):
         "reproduce_all",
         "smoke",
         "kernel_benchmark",
+        "latency_27b",
         "report",
         "retrain",
         "regression",

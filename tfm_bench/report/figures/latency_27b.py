@@ -60,7 +60,7 @@ def _stacks(axes: Axes, data: pd.DataFrame) -> None:
         axes.barh(places, widths, 0.7, left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=part)
         left += widths
     axes.set_yticks(places, [_name(row) for _, row in data.iterrows()], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(data) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("milliseconds per round")
 
