@@ -336,6 +336,9 @@ class _Sequence:
         self.context: DrafterState | None = stack.drafter.new_state(room) if self.drafts else None
         self.block: Tensor | None = self._masked_block() if self.drafts else None
         self.target_hidden: Tensor | None = None
+        stack.target.prepare(self.state, self.verify_width, horizon + 1)
+        if self.context is not None:
+            stack.drafter.prepare(self.context)
 
     def _masked_block(self) -> Tensor:
         """Embeddings [block, H] of [anchor, MASK, ...]; row 0 is written anew every round."""

@@ -87,6 +87,9 @@ class DrafterRuntime:
             },
         )
 
+    def prepare(self, state: DrafterState) -> None:
+        """Makes ready for rounds over an empty context; nothing is to be done without graphs."""
+
     @torch.inference_mode()
     def append(self, state: DrafterState, target_features: Tensor, start: int) -> None:
         """Add the context rows of committed tokens: target_features [n, taps * H] at positions start .. start + n - 1.

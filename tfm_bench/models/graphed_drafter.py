@@ -32,6 +32,22 @@ class GraphedDrafter(DrafterRuntime):
         return self._state
 
     @torch.inference_mode()
+    def prepare(self, state: DrafterState) -> None:
+        """Records all that rounds can need: every extent, and every number of accepted tokens."""
+        if self._appends is None or state is not self._state:
+            return
+        config = self.config
+        block = torch.zeros(config.block_size, config.hidden_size, dtype=self.dtype, device=self.device)
+        step = EXTENT_STEP.get(self.device.type, DEFAULT_EXTENT_STEP)
+        for length in [*range(0, state.max_length, step), state.max_length]:
+            state.length = length
+            self.draft(state, block, length)
+        state.length, width = 0, len(config.target_layer_ids) * config.hidden_size
+        for tokens in range(1, min(config.block_size, state.max_length) + 1):
+            features = torch.zeros(tokens, width, dtype=self.dtype, device=self.device)
+            self._appends.recorded(tokens, features, torch.zeros(1, dtype=torch.int64))
+
+    @torch.inference_mode()
     def draft(self, state: DrafterState, block_embeddings: Tensor, start: int) -> Tensor:
         """As DrafterRuntime.draft; the next draft overwrites the result."""
         self.check_block(state, block_embeddings, start)

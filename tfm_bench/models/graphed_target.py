@@ -88,6 +88,20 @@ class GraphedTarget(Target):
         return kept
 
     @torch.inference_mode()
+    def prepare(self, state: TargetState, width: int, most_committed: int) -> None:
+        """Records all that sequences which fill the state can need: every extent, every length of the path."""
+        if self._commits is None or state is not self._state or not self.records:
+            return
+        star = TokenTree.from_lists([0] * width, [-1] + [0] * (width - 1), [0.0] * width, width)
+        for length in [*range(0, state.max_length, state.extent_step), state.max_length]:
+            state.length = length
+            self.verify(state, star)
+        start = torch.zeros(1, dtype=torch.int64)
+        for committed in range(1, min(most_committed, width, state.max_length) + 1):
+            self._commits.recorded(CommitKey(width, committed), torch.arange(committed), start)
+        state.reset()
+
+    @torch.inference_mode()
     def verify(self, state: TargetState, tree: TokenTree) -> TargetOutput:
         """As Target.verify; the output is overwritten by the next verification."""
         self._replayed = False

@@ -70,9 +70,7 @@ class Graphed(Generic[Outputs]):
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> Outputs:
         """Copies the inputs into the static ones and replays. Raises ValueError for another shape or dtype."""
-        recorded = self._recorded.get(key)
-        if recorded is None:
-            recorded = self._recorded[key] = self._record(key, inputs)
+        recorded = self.recorded(key, *inputs)
         for static, given in zip(recorded.inputs, inputs, strict=True):
             if static.shape != given.shape or static.dtype != given.dtype:
                 raise ValueError(
@@ -81,6 +79,12 @@ class Graphed(Generic[Outputs]):
             static.copy_(given, non_blocking=True)
         recorded.replay()
         return recorded.outputs
+
+    def recorded(self, key: Hashable, *inputs: Tensor) -> _Recorded[Outputs]:
+        """Records the work for this key unless that has been done; inputs as in the calls that follow."""
+        if key not in self._recorded:
+            self._recorded[key] = self._record(key, inputs)
+        return self._recorded[key]
 
     def _record(self, key: Hashable, inputs: Sequence[Tensor]) -> _Recorded[Outputs]:
         static = [given.to(self._device, copy=True) for given in inputs]

@@ -164,6 +164,12 @@ class Target:
             kernels=self.kernels,
         )
 
+    def prepare(self, state: TargetState, width: int, most_committed: int) -> None:
+        """Makes ready for trees of this width, of which at most so many nodes are committed; state is an empty one.
+
+        Nothing is to be done without graphs. With them a recording would otherwise fall into a round.
+        """
+
     @torch.inference_mode()
     def prefill(self, state: TargetState, tokens: Tensor) -> TargetOutput:
         """Append tokens [T] int64: logits [1, V] and hidden [1, H] of the last one, taps [T, taps * H] of all.

@@ -163,6 +163,36 @@ def test_the_state_is_kept_while_its_room_is_enough(few_extents):
     assert other._state is None
 
 
+@pytest.mark.parametrize("kind", ["dense", "hybrid4"])
+def test_what_is_prepared_is_all_that_rounds_need_and_leaves_no_trace(kind, few_extents):
+    eager = make_target(kind)
+    if kind != "dense":
+        eager = eager.with_gdn_verify("fused", KERNELS)
+    backend = RecordedOps()
+    graphed = GraphedTarget(eager, backend, Capacity(length=120, width=9))
+    state = graphed.new_state(120, 9)
+    for width in (6, 9):
+        graphed.prepare(state, width, 9)
+    assert (state.length, state.pending_width) == (0, 0)
+    recorded = backend.records
+    for found, expected in zip(rounds(graphed, 3), rounds(eager, 3), strict=True):
+        assert torch.equal(found, expected)
+    assert backend.records == recorded == 2 * 9 + 6 + 9  # extents 0, 16, ..., 112, 120; lengths of paths
+
+
+def test_a_generation_records_before_its_first_round(few_extents, monkeypatch):
+    monkeypatch.setattr("tfm_bench.models.graphed_drafter.EXTENT_STEP", {"cpu": 16})
+    stack, backend = random_stack("dense"), RecordedOps()
+    target, drafter = GraphedTarget(stack.target, backend, ROOM), GraphedDrafter(stack.drafter, backend, 20)
+    stack, records = dataclasses.replace(stack, target=target, drafter=drafter), []
+    options = {"temperature": 1.0, "seed": 4, "max_new_tokens": 40}
+    watch = {"on_tokens": lambda _: records.append(backend.records)}
+    found = generate(stack, [3, 1, 4], Arm("ddtree", budget=12), **options, **watch)
+    assert found.tokens == generate(random_stack("dense"), [3, 1, 4], Arm("ar"), **options).tokens
+    assert len(records) > 2
+    assert set(records) == {backend.records}
+
+
 @pytest.mark.parametrize("step", [1, 16])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_recorded_drafts_are_those_that_are_not_recorded(name, step, monkeypatch):
