@@ -358,3 +358,26 @@ def test_loops_are_degenerate_and_text_is_not():
     assert not is_degenerate(text + [1, 2, 3, 4] * 7)
     assert is_degenerate(text + [1, 2, 3, 4, 5] * 9)
     assert is_degenerate([7, 8] * 6)
+
+
+def test_all_prompts_of_a_file_are_measured_where_all_are_asked_for(cells, stack_folder):
+    whole = settings_for(stack_folder).model_copy(update={"prompts": "all"})
+    cells.decode_cell(whole, stack_folder / "cell.jsonl")
+    counted, asked = (len({record.prompt for record in read_records(stack_folder / "cell.jsonl")}), PROMPTS)
+    assert counted == asked
+
+
+def test_prompts_take_the_form_that_the_stack_asks_for(cells, stack_folder, monkeypatch):
+    asked = []
+
+    def encode(_tokenizer, prompt, **form):
+        asked.append(form)
+        return list(prompt.text.encode())
+
+    monkeypatch.setattr("tfm_bench.prompts.datasets.encode_prompt", encode)
+    settings = settings_for(stack_folder, prompts=1)
+    form = {"reasoning": True, "chat_format": "chatml"}
+    changed = settings.model_copy(update={"stack": settings.stack.model_copy(update=form)})
+    cells.decode_cell(changed, stack_folder / "cell.jsonl")
+    assert asked
+    assert all(found == form for found in asked)

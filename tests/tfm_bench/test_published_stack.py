@@ -1,5 +1,6 @@
 """From a hub to tokens: a stack with the files of the published one, in small, is downloaded, loaded and decoded."""
 
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tests.tfm_bench.models import published_shapes as shapes_of
 from tests.tfm_bench.models.local_hub import COMMIT, LocalHub
 from tfm_bench.config import load_config, read_yaml
 from tfm_bench.engine import Arm, Stack, generate
+from tfm_bench.errors import UserError
+from tfm_bench.measure.cells import checkpoint_sha256
 from tfm_bench.models.dflash_config import FULL, SLIDING
 from tfm_bench.models.hub import download
 
@@ -110,3 +113,27 @@ def test_the_stack_loads_in_bfloat16(folder):
     assert stack.target.dtype == stack.drafter.dtype == torch.bfloat16
     assert stack.stop_ids == frozenset(published.END_IDS)
     assert len(generate(stack, PROMPT, ARMS[2], temperature=1.0, seed=0, max_new_tokens=8).tokens) > 0
+
+
+def test_a_stack_without_weaver_decodes_by_all_other_methods(folder, decode):
+    stack = Stack.load(folder, dtype="float32", gdn_verify="fused", commit="replay", with_weaver=False)
+    assert stack.weaver_implementation == "none"
+    options = {"temperature": 1.0, "seed": 3, "max_new_tokens": 40}
+    for arm in ARMS[:2]:
+        assert generate(stack, PROMPT, arm, **options).tokens == decode(Arm("ar"), 1.0).tokens
+    with pytest.raises(UserError, match=r"found 'tfm'; .*small has no Weaver"):
+        generate(stack, PROMPT, ARMS[2], **options)
+
+
+def test_a_hybrid_target_is_not_taken_for_a_dense_one(folder):
+    with pytest.raises(UserError, match=r"stack.gdn_verify: found null; .* has Gated-DeltaNet layers"):
+        Stack.load(folder, dtype="float32", gdn_verify=None, commit="replay")
+
+
+def test_the_hash_of_a_downloaded_stack_is_that_of_its_content(folder, tmp_path):
+    hashes = checkpoint_sha256(folder)
+    shutil.copytree(folder, tmp_path / "copy")  # links become files, which are hashed
+    assert checkpoint_sha256(tmp_path / "copy") == hashes
+    for source in (tmp_path / "copy").glob("*/source.json"):
+        source.write_text("{}")
+    assert checkpoint_sha256(tmp_path / "copy") == hashes

@@ -5,15 +5,11 @@ from pathlib import Path
 import pytest
 from snakemake.utils import update_config
 
-from tfm_bench.config import (
-    load_config,
-    read_yaml,
-)
+from tfm_bench.backends.settings import load_server_config, weaver_files
+from tfm_bench.config import load_config, read_yaml
 from tfm_bench.errors import UserError
 from tfm_bench.stack_config import pinned_part
-from tfm_bench.stack_files import (
-    stack_files,
-)
+from tfm_bench.stack_files import prompt_files, splits_of, stack_files
 
 CONFIG = Path(__file__).parents[2] / "config"
 STACKS = ("qwen36-27b", "qwen35-4b", "qwen3-8b", "qwen3-4b")
@@ -112,3 +108,35 @@ def test_a_stack_without_a_part_says_so():
     )
     tiny = load_config(read_yaml(CONFIG / "default.yaml")).stack
     assert "its parts are none" in error_of(pinned_part, tiny, "target")
+
+
+def test_data_sets_that_a_run_prepares_need_not_be_there_yet(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    stack = load_config(merged("qwen36-27b")).stack
+    assert [splits_of(stack, dataset) for dataset in ("gsm8k", "math500", "mt_bench", "aime25")] == [
+        ("dev", "test"),
+        ("dev", "test"),
+        ("test",),
+        ("test",),
+    ]
+    assert prompt_files(stack, dataset="mt_bench", split="test") == [
+        "checkpoints/qwen36-27b/prompts/mt_bench.test.jsonl"
+    ]
+    assert "found 'mt_bench'" in error_of(prompt_files, stack, dataset="mt_bench", split="dev")
+    assert "accepted are mt_bench, gsm8k" in error_of(prompt_files, stack, dataset="maths", split="test")
+
+
+def test_both_stacks_of_the_paper_read_the_same_prompts_in_the_same_form():
+    engine = load_config(merged("qwen36-27b")).stack
+    served = load_server_config(read_yaml(CONFIG / "qwen36-27b-sglang.yaml")).stack
+    form = {"path", "wording", "reasoning", "chat_format"}
+    assert engine.model_dump(include=form) == served.model_dump(include=form)
+    assert served.parts == {"weaver": engine.parts["weaver"]}
+    assert weaver_files(served) == ["checkpoints/qwen36-27b/weaver/source.json"]
+
+
+def test_a_downloaded_weaver_is_the_one_that_servers_are_given():
+    values = read_yaml(CONFIG / "qwen36-27b-sglang.yaml")
+    values["stack"]["weaver"] = "elsewhere/weaver.pth"
+    text = error_of(load_server_config, values)
+    assert "weaver: found 'elsewhere/weaver.pth'; downloaded into is checkpoints/qwen36-27b/weaver/" in text

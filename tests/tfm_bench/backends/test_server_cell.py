@@ -15,6 +15,8 @@ from tfm_bench.backends.flags import AR, ServerArm, server_arms
 from tfm_bench.backends.request_log import RequestLog, read_requests, requests_path
 from tfm_bench.backends.server_cell import run_order, runs_of, server_cell
 from tfm_bench.backends.sglang import FinishReason, MetaInfo, Reply, ServerError
+from tfm_bench.errors import UserError
+from tfm_bench.measure.invariants import check_server_cell
 from tfm_bench.measure.lossless import tokens_sha256
 from tfm_bench.measure.records import read_records
 
@@ -184,3 +186,20 @@ def test_the_order_of_arms_is_rotated_and_reversed():
     assert orders[1] == orders[0][::-1]
     assert {order[0] for order in orders[::2]} == set(runs)
     assert all(sorted(map(str, order)) == sorted(map(str, runs)) for order in orders)
+
+
+def test_sums_that_cannot_be_are_named(place):
+    records, _ = measure(place, budgets=[9])
+    path = place / "raw" / "cell.jsonl"
+    assert check_server_cell(path, records)["counts"] == 3 * len(records)
+    tree = next(index for index, record in enumerate(records) if record.method == "tfm")
+    for change, message in [
+        ({"tokens": 7}, "accepted drafts \\+ rounds"),
+        ({"max_depth": 10}, "max_depth: found 10; expected is 0 to the budget, 9"),
+        ({"verify_width": 9}, "verify_width: found 9; expected is 10"),
+        ({"lossless": False}, "lossless: found False; expected is True"),
+        ({"status": "failed", "reason": "it crashed"}, "numbers of a record that is failed"),
+    ]:
+        changed = [*records[:tree], records[tree].model_copy(update=change), *records[tree + 1 :]]
+        with pytest.raises(UserError, match=f"line {tree + 1} .tfm, budget 9, prompt 0.: {message}"):
+            check_server_cell(path, changed)
