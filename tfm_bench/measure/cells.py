@@ -178,10 +178,14 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
     return arms
 
 
-def load_stack(stack: StackConfig, capacity: Capacity = CAPACITY) -> Stack:
-    """The configured stack; capacity: what its sequences may grow to, for the memory plan of a GPU."""
-    options = stack.model_dump(include={"dtype", "gdn_verify", "commit", "device", "graphs"})
-    return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver, capacity=capacity)
+def load_stack(stack: StackConfig, capacity: Capacity | None = None) -> Stack:
+    """The configured stack. capacity: what its sequences may grow to; without it, no graphs are replayed.
+
+    So observers may keep what rounds leave: a replay would overwrite it.
+    """
+    options = stack.model_dump(include={"dtype", "gdn_verify", "commit", "device"})
+    graphs, room = stack.graphs and capacity is not None, capacity or CAPACITY
+    return Stack.load(Path(stack.path), **options, with_weaver=stack.has_weaver, graphs=graphs, capacity=room)
 
 
 def _capacity(settings: CellSettings) -> Capacity:
