@@ -19,6 +19,7 @@ SMOKE = Path("config/smoke.yaml")
 
 
 include: "workflows/common.smk"
+include: "workflows/ablation_inputs.smk"
 include: "workflows/report_items.smk"
 
 
