@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -77,7 +78,7 @@ def draw_rows(logits: Tensor, depths: Tensor, temperature: float, noise: KeyedNo
     scores = logits.float()
     if temperature > 0:
         places, device = torch.arange(int(depths.max()) + 1), logits.device
-        gumbel = gumbel_rows(noise.seed, to_device(places + first_position, device), scores.shape[1])
+        gumbel = _gumbel_rows(noise.seed, to_device(places + first_position, device), scores.shape[1])
         scores = torch.add(scores, gumbel.index_select(0, to_device(depths, device)), alpha=temperature)
     # A GPU's argmax promises no order among equals, and bf16 logits often are.
     best = scores.amax(-1, keepdim=True)
@@ -85,6 +86,15 @@ def draw_rows(logits: Tensor, depths: Tensor, temperature: float, noise: KeyedNo
     tokens = torch.where(scores == best, ids, scores.shape[1]).amin(-1)
     found: list[int] = torch.where(best.isnan()[:, 0], NO_TOKEN, tokens).tolist()
     return found
+
+
+def _gumbel_rows(seed: int, positions: Tensor, vocab_size: int) -> Tensor:
+    """philox.gumbel_rows, on a GPU in one launch where Triton is there: in torch it is some two hundred."""
+    if positions.is_cuda and find_spec("triton") is not None:
+        from kernels.sampling.triton_gumbel import gumbel_rows as launched  # Triton is imported only where it runs
+
+        return launched(seed, positions, vocab_size)
+    return gumbel_rows(seed, positions, vocab_size)
 
 
 def accept(tree: TokenTree, logits: Tensor, *, temperature: float, noise: KeyedNoise, start: int) -> Acceptance:

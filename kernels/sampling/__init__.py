@@ -1,0 +1,1 @@
+"""Noise for draws on the device."""
