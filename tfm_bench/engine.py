@@ -6,7 +6,6 @@ clock, and no baseline runs slower code than the method that it is compared with
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tfm_bench.config import DEFAULT_VARIANT, METHODS
 from tfm_bench.drafting.chain import build_chain
@@ -23,17 +22,14 @@ from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.errors import UserError
 from tfm_bench.generation import Generation, Round, StageClock
 from tfm_bench.models.device import choose_device
-from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
 from tfm_bench.models.graphed_drafter import GraphedDrafter
 from tfm_bench.models.graphed_target import GraphedTarget
 from tfm_bench.models.graphs import CudaGraphs
-from tfm_bench.models.memory_plan import CAPACITY, Capacity, StackConfigs, memory_plan, plan_table, require_memory
+from tfm_bench.models.memory_plan import CAPACITY, Capacity
 from tfm_bench.models.target import Target, TargetOutput
-from tfm_bench.models.target_layers import GdnLayer
-from tfm_bench.models.target_loading import text_config
-from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_files import load_weaver
+from tfm_bench.stack_parts import announce_memory, check_fit, check_gdn, load_tokenizer
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.rules import SAMPLE_MATCH, Rule
 from tfm_bench.verification.sample_match import Acceptance, KeyedNoise, draw
@@ -158,7 +154,7 @@ class Stack:
         kind, place = getattr(torch, dtype), choose_device(device)
         weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
         if place.type == "cuda":
-            _announce_memory(directory, weaver, kind, gdn_verify or "fused", capacity)
+            announce_memory(directory, weaver, kind, gdn_verify or "fused", capacity)
         drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind, device=place.type)
         target = Target.from_pretrained(
             directory / "target",
@@ -168,12 +164,12 @@ class Stack:
             commit=commit,
             device=place.type,
         )
-        _check_gdn(directory, target, gdn_verify)
-        _check_fit(directory, target, drafter, weaver)
+        check_gdn(directory, target, gdn_verify)
+        check_fit(directory, target, drafter, weaver)
         runtime = None
         if weaver is not None:
             runtime = WeaverRuntime(weaver.to(place), target.embedding, target.head.weight)
-        tokenizer = _load_tokenizer(directory / "target")
+        tokenizer = load_tokenizer(directory / "target")
         stack = cls(directory, target, drafter, runtime, tokenizer, frozenset(target.stop_ids))
         return with_graphs(stack, capacity) if graphs and place.type == "cuda" else stack
 
@@ -187,56 +183,6 @@ def with_graphs(stack: Stack, capacity: Capacity) -> Stack:
     room = capacity._replace(length=capacity.length + stack.block_size)
     target = GraphedTarget(stack.target, CudaGraphs(), room)
     return replace(stack, target=target, drafter=GraphedDrafter(stack.drafter, CudaGraphs(), room.length))
-
-
-def _announce_memory(
-    directory: Path, weaver: Weaver | None, dtype: torch.dtype, gdn_verify: str, capacity: Capacity
-) -> None:
-    """Prints the memory plan; raises UserError with the number of GB that the GPU lacks."""
-    configs = StackConfigs(
-        text_config(directory / "target"),
-        DFlashConfig.from_file(directory / "drafter"),
-        None if weaver is None else weaver.config,
-    )
-    plan = memory_plan(configs, dtype, capacity, gdn_verify=gdn_verify)
-    print(plan_table(plan), end="", file=sys.stderr)
-    require_memory(plan, torch.cuda.mem_get_info()[0], torch.cuda.get_device_name())
-
-
-def _check_fit(directory: Path, target: Target, drafter: DrafterRuntime, weaver: Weaver | None) -> None:
-    """Raises UserError for a drafter or Weaver that was made for another target."""
-    wanted = [
-        ("drafter", "hidden_size", drafter.config.hidden_size, target.hidden_size),
-    ]
-    if weaver is not None:
-        wanted.append(("weaver", "d_model", weaver.config.d_model, target.hidden_size))
-        wanted.append(("weaver", "d_embed", weaver.config.d_embed, target.hidden_size))
-    for part, key, found, accepted in wanted:
-        if found != accepted:
-            raise UserError(f"{directory / part / 'config.json'}: {key} is {found}; the target's width is {accepted}")
-    mask = drafter.config.mask_token_id
-    if not 0 <= mask < target.vocab_size:
-        file = directory / "drafter" / "config.json"
-        raise UserError(f"{file}: mask_token_id is {mask}; the target has token ids 0 to {target.vocab_size - 1}")
-
-
-def _check_gdn(directory: Path, target: Target, gdn_verify: str | None) -> None:
-    """Raises UserError where the configuration is about another kind of target."""
-    has_layers = any(isinstance(layer, GdnLayer) for layer in target.layers)
-    if has_layers == (gdn_verify is None):
-        kind, accepted = ("has", "a method, fused for one,") if has_layers else ("has no", "null")
-        raise UserError(
-            f"stack.gdn_verify: found {gdn_verify or 'null'}; "
-            f"{directory / 'target'} {kind} Gated-DeltaNet layers, so that {accepted} is accepted"
-        )
-
-
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{folder / 'tokenizer.json'}: no tokenizer could be loaded ({reason})") from None
 
 
 @torch.inference_mode()

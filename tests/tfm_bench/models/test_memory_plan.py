@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from tests.tfm_bench.models.tiny_targets import library_model
+from tests.tfm_bench.tiny_stack import SHIPPED
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
+from tfm_bench.engine import Stack
 from tfm_bench.errors import UserError
 from tfm_bench.models import memory_plan as plans
 from tfm_bench.models.memory_plan import Capacity, StackConfigs, memory_plan, plan_table, require_memory, total_bytes
@@ -125,6 +127,18 @@ def test_too_little_memory_is_refused_with_what_is_missing():
     require_memory(plan, 70 * 10**9, "Some GPU")
     with pytest.raises(UserError, match=r"found 57.5 GB free on Some GPU; 70.0 GB are needed, 12.5 GB are missing"):
         require_memory(plan, 57_500_000_000, "Some GPU")
+
+
+def test_a_stack_that_a_gpu_cannot_hold_is_refused_before_weights_are_read(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 2 * 10**9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(Target, "from_pretrained", None)
+    with pytest.raises(UserError, match=r"found 1\.0 GB free on Some GPU; .* GB are missing"):
+        Stack.load(SHIPPED, dtype="bfloat16", gdn_verify="fused", commit="replay", device="auto")
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith("target weights")
+    assert printed[-1].startswith("sum")
 
 
 def test_building_a_runtime_piece_by_piece_changes_nothing(stack, monkeypatch):
