@@ -21,12 +21,12 @@ from tfm_bench.drafting.ddtree import build_ddtree
 from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.errors import UserError
 from tfm_bench.generation import Generation, Round, StageClock
+from tfm_bench.models.capacity import CAPACITY, Capacity
 from tfm_bench.models.device import choose_device
 from tfm_bench.models.dflash_runtime import DrafterRuntime, DrafterState
 from tfm_bench.models.graphed_drafter import GraphedDrafter
 from tfm_bench.models.graphed_target import GraphedTarget
 from tfm_bench.models.graphs import CudaGraphs
-from tfm_bench.models.memory_plan import CAPACITY, Capacity
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.weaver_files import load_weaver
 from tfm_bench.stack_parts import announce_memory, check_fit, check_gdn, load_tokenizer

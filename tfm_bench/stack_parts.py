@@ -9,9 +9,10 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tfm_bench.errors import UserError
+from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime
-from tfm_bench.models.memory_plan import Capacity, StackConfigs, memory_plan, plan_table, require_memory
+from tfm_bench.models.memory_plan import StackConfigs, memory_plan, plan_table, require_memory
 from tfm_bench.models.target import Target
 from tfm_bench.models.target_layers import GdnLayer
 from tfm_bench.models.target_loading import text_config

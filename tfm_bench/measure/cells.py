@@ -26,9 +26,9 @@ from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import CellProvenance, arithmetic, now, origin_of
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
+from tfm_bench.models.capacity import CAPACITY, Capacity
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.models.device import choose_device
-from tfm_bench.models.memory_plan import CAPACITY, Capacity
 from tfm_bench.models.weaver_control import CONTROLS_FOLDER
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
 from tfm_bench.stack_config import SOURCE

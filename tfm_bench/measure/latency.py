@@ -27,8 +27,8 @@ from tfm_bench.measure.files import require_disk, write_text
 from tfm_bench.measure.latency_records import LatencyRecord, Stage
 from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
+from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.graphed_target import GraphedTarget
-from tfm_bench.models.memory_plan import Capacity
 from tfm_bench.random_stack import all_layers, random_stack
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.rules import Rule

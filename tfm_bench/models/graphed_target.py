@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kernels.gdn_tree import Implementation
 from tfm_bench.models.cache import COMMIT_INPUTS, PendingGdn, TargetState
+from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.device import to_device
 from tfm_bench.models.graphs import Backend, Graphed
-from tfm_bench.models.memory_plan import Capacity
 from tfm_bench.models.target import Target, TargetOutput
 from tfm_bench.models.tree_transfer import packed, unpacked
 from tfm_bench.tree import TokenTree

@@ -14,6 +14,7 @@ import torch
 
 from tfm_bench.drafting.weaver_tree import TABLE_ROWS
 from tfm_bench.errors import UserError
+from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.dflash import DFlashDrafter
 from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.target import PREFILL_WIDTH
@@ -27,16 +28,6 @@ FP32 = 4
 CONV_HISTORY = 3
 # CUDA's context, Triton's modules and the workspaces of cuBLAS: 0.5 to 0.9 GB where others measured it.
 RUNTIME_BYTES = 10**9
-
-
-class Capacity(NamedTuple):
-    """What one sequence may grow to. length: tokens of prompt and answer; width: rows of the widest tree."""
-
-    length: int = 8192
-    width: int = 129
-
-
-CAPACITY = Capacity()
 
 
 class Line(NamedTuple):

@@ -14,11 +14,11 @@ from tests.tfm_bench.models.tiny_targets import make_target, random_tokens, rand
 from tests.tfm_bench.tiny_stack import random_stack
 from tfm_bench.engine import Arm, generate
 from tfm_bench.models import cache
+from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.graphed_drafter import GraphedDrafter
 from tfm_bench.models.graphed_target import CommitKey, GraphedTarget, GraphKey
 from tfm_bench.models.graphs import Graphed
-from tfm_bench.models.memory_plan import Capacity
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,8 @@ from tfm_bench.drafting.weaver_tree import WeaverRuntime
 from tfm_bench.engine import Stack
 from tfm_bench.errors import UserError
 from tfm_bench.models import memory_plan as plans
-from tfm_bench.models.memory_plan import Capacity, StackConfigs, memory_plan, plan_table, require_memory, total_bytes
+from tfm_bench.models.capacity import Capacity
+from tfm_bench.models.memory_plan import StackConfigs, memory_plan, plan_table, require_memory, total_bytes
 from tfm_bench.models.target import Target
 from tfm_bench.random_stack import SIZES, drafter_config, random_stack, target_config
 from tfm_bench.tree import TokenTree
