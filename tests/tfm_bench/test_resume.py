@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -137,8 +138,9 @@ def other_sources(cells, stack_folder, monkeypatch):
 
 
 def other_weaver(cells, stack_folder, monkeypatch):
-    weaver = sys.modules["tfm_bench.engine"].Weaver
-    monkeypatch.setattr(weaver.__init__, "__defaults__", ("another",))
+    stack = sys.modules["tfm_bench.engine"].Stack
+    load = stack.load
+    monkeypatch.setattr(stack, "load", lambda *a, **o: replace(load(*a, **o), weaver_implementation="another"))
 
 
 CHANGES = [other_weights, other_prompts, other_code, other_settings, other_device]
