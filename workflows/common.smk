@@ -64,7 +64,12 @@ def ablation_files(wildcards):
     config = CONFIGS[wildcards.suite]
     try:
         read = dict.fromkeys([config.ablations.dataset, *config.ablations.ceiling.datasets])
-        files = [file for dataset in read for file in stack_files(config.stack, dataset=dataset, split="test")]
+        files = [
+            file
+            for dataset in read
+            for split in splits_of(config.stack, dataset)
+            for file in stack_files(config.stack, dataset=dataset, split=split)
+        ]
     except UserError as error:
         stop(error)
     return [*dict.fromkeys(files), *control_files(config.stack)]
@@ -79,6 +84,7 @@ def claims_inputs(wildcards):
         "acceptance_ratio": f"{results}tables/acceptance_ratio.csv",
         "gdn_verify": f"{results}gdn_verify.csv",
         "claims_probe": f"{results}raw/claims.jsonl",
+        "checked": f"{results}checks/roofline.csv",
     }
     if "ceiling" in CONFIGS[wildcards.suite].ablations.run:
         files["ablation_ceiling"] = f"{results}ablation_ceiling.csv"
@@ -108,7 +114,7 @@ def probe_versions(wildcards):
 
 def ablation_versions(wildcards):
     """Raised where a table or figure changes."""
-    shared = ("report.ablation_rows", "report.arms", "measure.statistics", "report.tables")
+    shared = ("report.ablation_rows", "report.arms", "report.tables", "measure.statistics", "measure.invariants")
     return [family_version(name) for name in (f"report.ablations.{wildcards.ablation}", *shared)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.checkpoints import read_json, stored_shapes, weight_files
@@ -18,6 +19,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 def load_model(path: str | Path, dtype: torch.dtype) -> Any:
     """A transformers causal LM without gradients. Raises UserError for whatever is wrong with the folder."""
+    disable_progress_bar()  # one per process would stand between the lines of a run
     read_json(Path(path) / "config.json")
     stored_shapes(weight_files(path))
     try:
