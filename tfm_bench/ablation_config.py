@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
+from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature, require_hundredths
 
 AblationName = Literal[
     "budget", "width", "gdn_verify", "pool", "temperature", "acceptance_rule", "drafting", "ceiling", "auto_budget",
@@ -90,3 +91,25 @@ class AblationsConfig(Strict):
     auto_budget: AutoBudgetAblation
     context: ContextAblation
     precision: PrecisionAblation
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        lists: dict[str, Sequence[object]] = {
+            "run": self.run,
+            "budgets": self.budgets,
+            "temperatures": self.temperatures,
+            "budget.budgets": self.budget.budgets,
+            "budget.temperatures": self.budget.temperatures,
+            "width.budgets": self.width.budgets,
+            "width.widths": self.width.widths,
+            "pool.sizes": self.pool.sizes,
+            "ceiling.datasets": self.ceiling.datasets,
+            "auto_budget.budgets": self.auto_budget.budgets,
+            "context.lengths": self.context.lengths,
+        }
+        for key, values in lists.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key}: found {values}; each value is accepted once")
+        for temperature in (self.temperature, *self.temperatures, *self.budget.temperatures):
+            require_hundredths("temperatures", temperature)
+        return self

@@ -21,6 +21,7 @@ from tfm_bench.stack_files import (
     splits_of,
 )
 
+VERSION = 1  # raised when an arm of an ablation comes to mean something else: variants, rules, stopping
 GDN_METHODS = ("fused", "node_recurrent", "path_recurrent")
 # The only kernels with every method, so that each is compared with its like.
 TORCH_GDN_METHODS = ("torch_fused", "torch_level_recurrent", "torch_node_recurrent", "torch_path_recurrent")
@@ -58,7 +59,8 @@ def probe_settings(config: Config, ablation: AblationName | Literal["claims"]) -
     return ProbeSettings(
         ablation=ablation,
         stack=config.stack,
-        ablations=config.ablations,
+        # Which ablations run decides on nothing that one of them measures.
+        ablations=config.ablations.model_copy(update={"run": []}),
         expansion_width=config.expansion_width,
         seed=config.seed,
     )

@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from tfm_bench.ablation_config import AblationsConfig
-from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
+from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature, require_hundredths
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import RECORDED_KINDS, KernelsConfig, RecordedKind, RecordedTreesConfig
 from tfm_bench.latency_config import LatencyConfig, LatencyRun
@@ -68,8 +68,7 @@ class Config(Strict):
             if len(set(values)) < len(values):
                 raise ValueError(f"{key}: found {values}; each value is accepted once")
         for temperature in self.temperatures:
-            if not math.isclose(temperature * 100, round(temperature * 100), abs_tol=1e-6):
-                raise ValueError(f"temperatures: found {temperature}; whole hundredths are accepted")
+            require_hundredths("temperatures", temperature)
         return self
 
     def _check_parts(self) -> None:

@@ -51,7 +51,7 @@ def probe_versions(wildcards):
 
 def ablation_versions(wildcards):
     """Raised where a table or figure changes."""
-    shared = ("report.ablation_rows", "report.arms", "measure.statistics", "report.tables")
+    shared = ("report.ablation_rows", "report.arms", "report.tables", "measure.statistics", "measure.invariants")
     return [family_version(name) for name in (f"report.ablations.{wildcards.ablation}", *shared)]
 
 
@@ -64,7 +64,7 @@ def claims_inputs(wildcards):
         "acceptance_ratio": f"{results}tables/acceptance_ratio.csv",
     }
     if measures_kernels(wildcards.suite):
-        files["gdn_verify"] = f"{results}gdn_verify.csv"
+        files |= {"gdn_verify": f"{results}gdn_verify.csv", "checked": f"{results}checks/roofline.csv"}
     if watches_claims(wildcards.suite):
         files["claims_probe"] = f"{results}raw/claims.jsonl"
     if "ceiling" in run_ablations(wildcards.suite):

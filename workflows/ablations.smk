@@ -16,7 +16,7 @@ rule ablation_cells:
     resources:
         gpu=1,
     params:
-        version=[family_version(name) for name in ("measure.cells", "measure.records")],
+        version=[family_version(name) for name in ("ablations", "measure.cells", "measure.records")],
         points=ablation_params,
     script:
         "scripts/ablation_cells.py"

@@ -163,6 +163,9 @@ rule table_claims:
     conda:
         "../environment.yml"
     params:
-        version=[family_version(name) for name in ("report.claims", "report.claim_measures", "measure.statistics")],
+        version=[
+            family_version(name)
+            for name in ("report.claims", "report.claim_measures", "report.gdn_verify", "measure.statistics")
+        ],
     script:
         "scripts/table_claims.py"

@@ -1,10 +1,14 @@
 """Marks that moved, on tables where it is plain which did."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from tfm_bench.errors import UserError
-from tfm_bench.report.expected import check_expected, compare
+from tfm_bench.report.expected import check_expected, compare, expected_files
+
+EXPECTED = Path(__file__).parents[2] / "results" / "expected"
 
 
 def rows(values, width=0.1, **extra):
@@ -34,11 +38,30 @@ def test_a_mark_moves_when_its_intervals_part(shift, moved):
         assert (row["found"], row["found_low"]) == pytest.approx((2.0 + shift, 1.9 + shift))
 
 
-def test_only_marks_with_intervals_in_both_runs_are_compared():
-    found, expected = rows({8: 9.0, 16: 9.0, 32: 9.0}), rows({8: 1.0, 16: 1.0, 64: 1.0})
-    expected.loc[0, "speedup_low"] = float("nan")
+def test_marks_that_are_gone_or_lost_their_interval_have_moved():
+    expected, found = rows({8: 1.0, 16: 1.0, 64: 1.0}), rows({8: 1.0, 16: 1.0, 32: 1.0})
+    found.loc[1, ["speedup", "speedup_low", "speedup_high"]] = float("nan")
     table, compared = compare(found, expected, "speed")
-    assert (len(table), compared) == (1, 1)
+    assert compared == 3
+    assert list(table["mark"]) == ["method=tfm budget=16", "method=tfm budget=64"]
+    expected.loc[0, "speedup_low"] = float("nan")
+    assert compare(found, expected, "speed")[1] == 2
+
+
+def test_keys_that_do_not_tell_rows_apart_are_an_error():
+    twice = pd.concat([rows({8: 1.0}), rows({8: 2.0})])
+    with pytest.raises(ValueError, match="not unique"):
+        compare(twice, twice, "speed")
+
+
+@pytest.mark.parametrize("file", expected_files(EXPECTED), ids=str)
+def test_every_committed_table_equals_itself_mark_by_mark(file):
+    table = pd.read_csv(EXPECTED / file, keep_default_na=False, na_values=[""])
+    moved, compared = compare(table, table, file.stem)
+    ends = {column for column in table if f"{column}_low" in table} | ({"median_ms"} & set(table))
+    lows = [table["p20_ms" if column == "median_ms" else f"{column}_low"] for column in ends]
+    assert moved.empty
+    assert compared == sum(int(low.notna().sum()) for low in lows)
 
 
 def test_percentiles_are_the_interval_of_a_median():

@@ -13,6 +13,6 @@ WATCHED = {"trees": 4, "trees_as_claimed": 4, "rounds": 4, "gdn_ms": 5.0, "decod
 
 def probe(stack: Stack, settings: ProbeSettings) -> Iterator[dict[str, object]]:
     assert settings.ablation == "claims"
-    place = {"dataset": settings.ablations.dataset, "temperature": 1.0}
+    place = {"dataset": settings.ablations.dataset, "temperature": 1.0, "budget": 64}
     for prompt in range(3):
         yield place | WATCHED | {"prompt": prompt, "rounds_unwritten": 3 if prompt == 0 else 4}

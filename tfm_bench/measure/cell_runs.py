@@ -141,7 +141,6 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
         "prompt": index,
         "prompt_id": prompt.id,
         "prompt_tokens": len(ids),
-        "weaver_implementation": cell.stack.weaver_implementation,
         "checkpoint_sha256": cell.checkpoint_sha256,
         "prompts_sha256": cell.prompts_sha256,
         "settings": cell.settings,
@@ -152,7 +151,12 @@ def measure_prompt(cell: Cell, index: int, prompt: Prompt, provenance: CellProve
         stack, outcome, stages = cell.stacks[run.arm.variant], timed[run], _same_text(staged.get(run), timed[run])
         numbers = _numbers(cell, ids, outcome, timed[Run(AR)], seed, stack.rule.name)
         stage_ms = stages.stage_ms if stages else None
-        place = {**_place(run), "rule": stack.rule.name, "gdn_implementation": stack.gdn_implementation}
+        place = {
+            **_place(run),
+            "rule": stack.rule.name,
+            "gdn_implementation": stack.gdn_implementation,
+            "weaver_implementation": stack.weaver_implementation,
+        }
         records.append(DecodeRecord(**common, **place, **numbers, stage_ms=stage_ms))
         rounds.append(_rounds(index, run, outcome, stages))
     return PromptResult(records=records, rounds=rounds)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tfm_bench.config import STACK_PARTS, TREE_METHODS, CellSettings, StackConfig, expansion_width
+from tfm_bench.config import STACK_PARTS, TREE_METHODS, ArmSettings, CellSettings, StackConfig, expansion_width
 from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.measure.cell_runs import AR, Cell, measure_prompt, runs_of, warm_up
@@ -167,7 +167,7 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
     """All arms of a cell, `ar` first. The chain drafts the whole block and, like the trees, every smaller budget."""
     arms, block = [AR], block_size - 1
     if settings.arms:
-        return [*arms, *(Arm(**arm.model_dump()) for arm in settings.arms)]
+        return [*arms, *(_explicit(arm, block) for arm in settings.arms)]
     if "dflash_chain" in settings.methods:
         shorter = [budget for budget in settings.budgets if budget < block]
         arms += [Arm("dflash_chain", budget=budget) for budget in [*shorter, block]]
@@ -176,6 +176,11 @@ def cell_arms(settings: CellSettings, block_size: int) -> list[Arm]:
             width = expansion_width(settings.expansion_width, budget) if method == "tfm" else 0
             arms.append(Arm(method, budget=budget, expansion_width=width))
     return arms
+
+
+def _explicit(arm: ArmSettings, block: int) -> Arm:
+    """An arm of an ablation. The chain ends at the drafter's block."""
+    return Arm(**arm.model_dump() | ({"budget": min(arm.budget, block)} if arm.method == "dflash_chain" else {}))
 
 
 def load_stack(stack: StackConfig, capacity: Capacity | None = None) -> Stack:

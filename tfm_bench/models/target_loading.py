@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.checkpoints import Shapes, check_shapes, read_json, stored_shapes, weight_files
@@ -26,6 +27,7 @@ def load_model(path: str | Path, dtype: torch.dtype) -> Any:
 
     Names and shapes are checked before a tensor is read. Raises UserError for whatever is wrong with the folder.
     """
+    disable_progress_bar()  # one per process would stand between the lines of a run
     multimodal = read_json(Path(path) / "config.json").get("model_type") == MULTIMODAL
     found = stored_shapes(weight_files(path))
     try:

@@ -27,8 +27,11 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 def read_tables(files: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
-    """Tables by name, from CSV files and from records of a probe. Raises UserError for damaged records."""
-    return {name: _read(path) for name, path in files.items()}
+    """Tables by name, from CSV files and from records of a probe. Raises UserError for damaged records.
+
+    `checked` is no table: it stands for a gate that has passed.
+    """
+    return {name: _read(path) for name, path in files.items() if name != "checked"}
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -48,6 +51,8 @@ def _accepted_drafts(tables: Tables, *, baseline: str, budget: int = PAPER_BUDGE
     """`tfm` against a baseline at one budget, all data sets pooled, T = 1."""
     rows = tables["acceptance_ratio"]
     rows = rows[(rows["method"] == "tfm") & (rows["baseline"] == baseline) & (rows["budget"] == budget)]
+    if budget == CHAIN_BUDGET:
+        rows = rows[rows["baseline_verify_width"] == rows["verify_width"]]
     return _pooled(rows, "accepted_drafts_ratio", f" with budget {budget}")
 
 
@@ -63,10 +68,11 @@ def _pooled(rows: pd.DataFrame, column: str, where: str = "") -> Measured | Miss
         return Missing(f"status: {row['status']}")
     single = rows[rows["dataset"] != ALL_DATASETS]
     parts = ", ".join(
-        f"{one['dataset']} {one[column]:.2f} [{one[f'{column}_low']:.2f}, {one[f'{column}_high']:.2f}]"
+        f"{one['dataset']} {one[column]:.2f} [{one[f'{column}_low']:.2f}, {one[f'{column}_high']:.2f}] "
+        f"(budget {one['budget']})"
         for one in single.to_dict("records")
     )
-    reason = f"stack {row['stack']}, {row['prompts']} prompts, budget {row['budget']}; by data set: {parts}"
+    reason = f"stack {row['stack']}, {row['prompts']} prompts, pooled with budget {row['budget']}; alone: {parts}"
     return Measured(row[column], row[f"{column}_low"], row[f"{column}_high"], reason)
 
 
@@ -98,45 +104,52 @@ def _gdn_verify_share(tables: Tables) -> Measured | Missing:
     rows = watched[watched["temperature"] == TEMPERATURE]
     rate = Rate(rows[["gdn_ms"]].to_numpy(dtype=float).T, rows[["decode_ms"]].to_numpy(dtype=float).T)
     interval = rate_interval(rate)
-    reason = f"all layers of the stack together, {len(rows)} prompts"
+    first = rows.iloc[0]
+    reason = f"all layers of the stack together, {len(rows)} prompts of {first['dataset']}, budget {first['budget']}"
     return Measured(rate.value(), interval.low, interval.high, reason)
 
 
 def _passes_ceiling(tables: Tables, *, choice: str) -> Measured | Missing:
-    """Weaver's acceptance less the ceiling of factorised drafters, at the deepest drafted token that was sampled.
+    """Weaver's acceptance less that of the best factorised drafter, at the deepest drafted token that was sampled.
 
     choice: "most" takes the data set whose ceiling is lowest there, "least" the one whose ceiling is highest.
     """
     if "ablation_ceiling" not in tables:
         return Missing("ablation_ceiling is not in ablations.run")
     table = tables["ablation_ceiling"]
+    if choice == "least" and table["dataset"].nunique() < 2:
+        return Missing("ablations.ceiling.datasets has a single data set: that of the claim above")
     ceiling = table[(table["drafter"] == "ceiling") & (table["depth"] == table["depth"].max())]
     ranked = ceiling.sort_values("acceptance")
     place = ranked.iloc[0 if choice == "most" else -1]
     rows = table[(table["drafter"] == "weaver") & (table["dataset"] == place["dataset"])].sort_values("depth")
     deepest = rows.iloc[-1]
-    passed = ", ".join(str(depth) for depth in rows.loc[rows["above_ceiling_low"] > 0, "depth"]) or "none"
+    passed = ", ".join(str(depth) for depth in rows.loc[rows["above_best_factorised_low"] > 0, "depth"]) or "none"
     reason = (
-        f"{place['dataset']}, depth {deepest['depth']}, {deepest['places']} places, ceiling {place['acceptance']:.2f}; "
-        f"the interval is above 0 at depths: {passed}"
+        f"{place['dataset']}, depth {deepest['depth']}, {deepest['places']} places; the interval is above 0 at depths: "
+        f"{passed}; above the oracle marginal, sampled from: {deepest['above_ceiling']:.2f} "
+        f"[{deepest['above_ceiling_low']:.2f}, {deepest['above_ceiling_high']:.2f}]"
     )
-    return Measured(deepest["above_ceiling"], deepest["above_ceiling_low"], deepest["above_ceiling_high"], reason)
+    value, low, high = (float(deepest[f"above_best_factorised{end}"]) for end in ("", "_low", "_high"))
+    return Measured(value, low, high, reason)
 
 
 def _held(tables: Tables, *, what: str, held: str) -> Measured | Missing:
     """Share of the watched trees or rounds in which a property held."""
     rows = tables["claims_probe"]
     watched = int(rows[what].sum())
+    if not watched:
+        return Missing(f"no {what} were watched")
     return Measured(rows[held].sum() / watched, math.nan, math.nan, f"{watched} {what} watched")
 
 
 def _lossless(tables: Tables) -> Measured | Missing:
-    """Over all generations of the default rule in float32."""
+    """Over all generations of drafting methods in float32; one without a number has not held."""
     decode = tables["decode"]
-    judged = decode[(decode["dtype"] == "float32") & (decode["method"] != "ar") & (decode["status"] == OK)]
+    judged = decode[(decode["dtype"] == "float32") & (decode["method"] != "ar")]
     if judged.empty:
         return Missing("no generation in float32")
-    held = judged["lossless"].astype(bool)
+    held = (judged["status"] == OK) & judged["lossless"].fillna(False).astype(bool)
     return Measured(float(held.mean()), math.nan, math.nan, f"{len(judged)} generations in float32")
 
 

@@ -1,14 +1,15 @@
 """results/claims: what the paper claims, what was measured here, and what follows.
 
-Verdicts, from the 95 % interval of what was measured, the paper's value and the value of no effect:
+Verdicts on "at least", from the 95 % interval of what was measured, the paper's value and the value of no effect:
 
-- reproduced: the interval is clear of no effect and reaches the paper's value, or passes it;
-- direction only: clear of no effect, but short of the paper's value;
-- contradicted: short of the paper's value, and not clear of no effect;
-- not testable here: nothing was measured, or an interval so wide that it holds both values.
+- reproduced: the interval reaches the paper's value, or passes it, and excludes less than half of the paper's effect;
+- direction only: clear of no effect, but not reproduced;
+- contradicted: the paper's value is excluded, and no effect is not;
+- not testable here: nothing was measured, no interval, or one so wide that it holds both values.
 
-A claim that something always holds is reproduced where it held every time and contradicted otherwise. Nothing is scaled
-to the paper's machine or model: the setting of a claim is the paper's, the reason says what stood in for it.
+"About" is reproduced where the interval comes within a quarter of the paper's value, and else contradicted. A claim
+that something always holds is reproduced where it held every time, and else contradicted. Nothing is scaled to the
+paper's machine or model: the setting of a claim is the paper's, the reason says what stood in for it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ COLUMNS = [
 ]
 REPRODUCED, DIRECTION, CONTRADICTED = "reproduced", "direction only", "contradicted"
 NOT_TESTABLE = "not testable here"
+ABOUT = 0.25  # of the paper's value
 CLAIMS = Path("workflows/claims.yaml")
 
 
@@ -44,15 +46,15 @@ class Claim(BaseModel):
     setting: str
     paper: float | None = None
     no_effect: float | None = None
-    kind: Literal["at_least", "at_most", "holds"]
+    kind: Literal["at_least", "about", "holds"]
     unit: str
     rule: str
     measure: str
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if {self.paper is None, self.no_effect is None} != {self.kind == "holds"}:
-            raise ValueError("paper and no_effect are needed, but where kind is 'holds': there neither is accepted")
+        if (self.paper is None) != (self.kind == "holds") or (self.no_effect is None) != (self.kind != "at_least"):
+            raise ValueError("at_least needs paper and no_effect, about needs paper alone, holds neither")
         return self
 
 
@@ -122,16 +124,17 @@ def _row(claim: Claim, found: Measured | Missing) -> dict[str, Any]:
 
 
 def verdict_of(claim: Claim, found: Measured) -> str:
-    """See the head of this module. A value without an interval is taken as one of no width."""
+    """See the head of this module."""
     if claim.kind == "holds":
         return REPRODUCED if found.value == 1 else CONTRADICTED
+    if not all(map(math.isfinite, found[:3])):
+        return NOT_TESTABLE
     assert claim.paper is not None, "checked when the claim was read"
+    if claim.kind == "about":
+        slack = ABOUT * claim.paper
+        return REPRODUCED if found.low <= claim.paper + slack and found.high >= claim.paper - slack else CONTRADICTED
     assert claim.no_effect is not None, "checked when the claim was read"
-    # At most is at least with all signs turned.
-    sign = -1 if claim.kind == "at_most" else 1
-    ends = (found.value, found.value) if math.isnan(found.low) else (found.low, found.high)
-    low, high = sorted(sign * end for end in ends)
-    clear, reaches = low > sign * claim.no_effect, high >= sign * claim.paper
+    clear, reaches = found.low > claim.no_effect, found.high >= claim.paper
     if clear:
-        return REPRODUCED if reaches else DIRECTION
+        return REPRODUCED if reaches and found.low >= (claim.no_effect + claim.paper) / 2 else DIRECTION
     return NOT_TESTABLE if reaches else CONTRADICTED

@@ -6,6 +6,7 @@ expected one have no point in common. On another machine times move and acceptan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ KEYS = [
         "dtype",
         "prompt_tokens",
         "implementation",
+        "gdn_implementation",
         "shapes",
         "tree",
-        "nodes",
     ],
-    *["batch", "cache", "method", "budget", "expansion_width", "variant", "rule", "baseline", "arm", "commit", "phase"],
-    *["drafter", "depth", "size", "panel", "measure", "tokens_committed", "prompt_selection", "repeat", "prompt"],
+    *["nodes", "batch", "cache", "method", "budget", "expansion_width", "variant", "rule", "gdn_verify", "baseline"],
+    *["arm", "commit", "phase", "drafter", "depth", "depths", "pool_size", "panel", "source", "measure", "counted_by"],
+    *["counted_at", "draft_nodes", "tokens_committed", "prompt_selection", "repeat", "prompt", "accepted_drafts"],
+    "length",
 ]
 PERCENTILES = {"median_ms": ("p20_ms", "p80_ms")}
 
@@ -46,21 +49,40 @@ def expected_files(expected: Path) -> list[Path]:
 
 
 def compare(found: pd.DataFrame, expected: pd.DataFrame, file: str) -> tuple[pd.DataFrame, int]:
-    """Marks that moved, and how many were compared: those that both have, with intervals in both."""
-    keys = [key for key in KEYS if key in found and key in expected]
-    marks = expected.merge(found, on=keys, suffixes=("_expected", "_found"), how="inner")
+    """Marks that moved or that this run lacks, and how many were compared: those with an interval in the expected run.
+
+    Raises ValueError where the keys do not tell the rows of a table apart.
+    """
+    keys, intervals = keys_of(expected), _intervals(found, expected)
+    found, expected = (_with_interval(table, intervals) for table in (found, expected))
+    if missing := [key for key in keys if key not in found]:
+        raise ValueError(f"{file}: this run's table lacks {', '.join(missing)}")
+    marks = expected.merge(found, on=keys, suffixes=("_expected", "_found"), how="left", validate="one_to_one")
     rows, compared = [], 0
-    for column, (low, high) in _intervals(found, expected).items():
+    for column, (low, high) in intervals.items():
         for mark in marks.to_dict("records"):
-            ends = [mark[f"{end}_{run}"] for run in ("expected", "found") for end in (low, high)]
-            if any(map(pd.isna, ends)):
+            own = [mark[f"{end}_expected"] for end in (low, high)]
+            if any(map(pd.isna, own)):
                 continue
             compared += 1
-            if ends[1] < ends[2] or ends[3] < ends[0]:
-                rows.append(
-                    {"file": file, "mark": _name(mark, keys), "column": column, **_sides(mark, column, low, high)}
-                )
+            # A mark or an interval that is gone compares as false, and so has moved.
+            if not (own[0] <= mark[f"{high}_found"] and mark[f"{low}_found"] <= own[1]):
+                sides = _sides(mark, column, low, high)
+                rows.append({"file": file, "mark": _name(mark, keys), "column": column, **sides})
     return pd.DataFrame(rows, columns=COLUMNS), compared
+
+
+def keys_of(table: pd.DataFrame) -> list[str]:
+    """The columns of KEYS that tell rows apart. What has an interval, or is a fraction, is a measure there."""
+    measures = {key for key in KEYS if f"{key}_low" in table}
+    parts = {key for key in ("accepted_drafts", "draft_nodes") if key in table and table[key].dtype.kind == "f"}
+    return [key for key in KEYS if key in table and key not in measures | parts]
+
+
+def _with_interval(table: pd.DataFrame, intervals: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """Rows that have at least one: others draw what is compared nowhere."""
+    complete = [table[list(ends)].notna().all(axis=1) for ends in intervals.values()]
+    return table[pd.concat(complete, axis=1).any(axis=1)] if complete else table[:0]
 
 
 def _intervals(found: pd.DataFrame, expected: pd.DataFrame) -> dict[str, tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Claims about what a round does, watched while real rounds run: one observation per prompt and temperature.
 
-Columns: dataset, prompt, temperature; trees and trees_as_claimed (Weaver calls counted against ceil(budget / width));
-rounds and rounds_unwritten (verifications after which every committed key, value, state and window is bit for bit what
-it was before); gdn_ms (Gated-DeltaNet verification of all layers, in a second run that watches nothing else) of
-decode_ms.
+Columns: dataset, prompt, temperature, budget; trees and trees_as_claimed (Weaver calls of the torch builder, counted
+against ceil(budget / width)); rounds and rounds_unwritten (verifications after which every committed key, value, state
+and window is bit for bit what it was before); gdn_ms (Gated-DeltaNet verification of all layers, in a second run that
+watches nothing else) of decode_ms.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Watch:
 
 
 def probe(stack: Stack, settings: ProbeSettings) -> Iterator[Observation]:
-    """Decodes test prompts with `tfm` at the first of the ablations' budgets."""
+    """Decodes test prompts with `tfm` at the largest of the ablations' budgets."""
     ablations = settings.ablations
-    width = expansion_width(settings.expansion_width, ablations.budgets[0])
-    arm = Arm("tfm", ablations.budgets[0], width)
+    budget = max(ablations.budgets)
+    arm = Arm("tfm", budget, expansion_width(settings.expansion_width, budget))
     prompts = load_prompts(ablations.dataset, "test", Path(settings.stack.path) / "prompts", PROMPTS)
     jobs = [(temperature, index) for temperature in TEMPERATURES for index in range(len(prompts))]
     for temperature, index in with_progress(jobs, "claims"):
         options = {"temperature": temperature, "seed": settings.seed, "max_new_tokens": ablations.max_new_tokens}
-        place = {"dataset": ablations.dataset, "prompt": index, "temperature": temperature}
+        place = {"dataset": ablations.dataset, "prompt": index, "temperature": temperature, "budget": budget}
         ids = encode_for(settings.stack, stack.tokenizer, prompts[index])
         yield place | _observed(stack, arm, ids, options)
 
