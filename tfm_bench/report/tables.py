@@ -20,6 +20,7 @@ LATEX_ESCAPES = {
     DASH: "--",
     **{"×": r"$\times$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "→": r"$\to$", "µ": r"\textmu{}", "…": r"\dots{}"},
     **{"⌈": r"$\lceil$", "⌉": r"$\rceil$", "τ": r"$\tau$", "θ": r"$\theta$", "Σ": r"$\Sigma$", "√": r"$\surd$"},
+    "£": r"\pounds{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 
