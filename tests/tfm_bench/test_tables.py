@@ -358,7 +358,8 @@ DOCUMENT = r"""\documentclass{article}
 
 
 def expected_tables() -> list[Path]:
-    return sorted(EXPECTED.rglob("*.csv"))
+    """All but the example tree, whose tokens are characters of any script."""
+    return [path for path in sorted(EXPECTED.rglob("*.csv")) if path.stem != "example_tree"]
 
 
 @pytest.mark.parametrize("path", expected_tables(), ids=lambda path: path.stem)

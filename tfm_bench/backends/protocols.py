@@ -97,7 +97,7 @@ def paper_over_datasets(datasets: Sequence[Sequence[Timing]]) -> Summary:
 PROTOCOLS = {"ours": (ours, ours_over_datasets), "paper": (paper, paper_over_datasets)}
 
 
-def protocol_table(requests: Sequence[ServerRequest]) -> pd.DataFrame:
+def table_protocols(requests: Sequence[ServerRequest]) -> pd.DataFrame:
     """Both protocols, per arm, dataset and over all datasets. An arm and plain decoding are compared on the requests
     that both answered; an arm without any has no row. The second run of plain decoding (control) is left out."""
     groups: dict[tuple[str, str, float], list[ServerRequest]] = {}

@@ -16,6 +16,7 @@ from pathlib import Path
 from tfm_bench.measure.files import benchmark, write_text
 
 PLAN, EXPECTED, LOGS = Path("logs/plan.json"), Path("results/expected/seconds.csv"), Path("logs")
+COLUMNS = ["benchmark", "seconds", "megabytes"]
 SECONDS = 60  # per minute
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     """Writes EXPECTED from the benchmark files of the last run, without those of smoke runs."""
     found = [path for path in sorted(LOGS.rglob("*.tsv")) if path.relative_to(LOGS).parts[0] != "smoke"]
     rows = [(path.as_posix(), *map(round, benchmark(path))) for path in found]
-    lines = [("benchmark", "seconds", "megabytes"), *rows]
+    lines = [COLUMNS, *rows]
     write_text(EXPECTED, "".join(",".join(map(str, line)) + "\n" for line in lines))
 
 

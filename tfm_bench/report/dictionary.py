@@ -18,13 +18,13 @@ from tfm_bench.backends.request_log import ServerRequest
 from tfm_bench.config import CellSettings, StackConfig
 from tfm_bench.kernel_config import KernelsConfig
 from tfm_bench.latency_config import LatencyRun
-from tfm_bench.measure import example_tree, kernel_records, latency_records, regression
+from tfm_bench.measure import example_tree, kernel_records, latency_records, plan, regression
 from tfm_bench.measure.files import write_text
 from tfm_bench.measure.provenance import CellProvenance, Provenance
 from tfm_bench.measure.recorded_trees import RecordedTree
 from tfm_bench.measure.records import DecodeRecord
 from tfm_bench.measure.rounds import RoundsRecord
-from tfm_bench.report import acceptance, gdn_verify, latency, speedup, stage_times
+from tfm_bench.report import acceptance, claims, expected, gdn_verify, latency, speedup, stage_times
 from tfm_bench.report.ablations import (
     acceptance_rule,
     auto_budget,
@@ -64,6 +64,9 @@ TABLES: dict[str, list[str]] = {
     "tables/stage_times": [*STAGE_TIMES, "degenerate_prompts"],
     "tables/gdn_verify": gdn_verify.COLUMNS,
     "tables/regression": regression.COLUMNS,
+    "claims": claims.COLUMNS,
+    "checks/expected": expected.COLUMNS,
+    "expected/seconds": plan.COLUMNS,
     "example_tree": example_tree.COLUMNS,
     "figures/example_tree": ["lane"],
     "figures/acceptance_by_depth": acceptance_by_depth.COLUMNS,
@@ -97,6 +100,7 @@ LATENCY_MODELS: list[type[BaseModel]] = [latency_records.LatencyRecord, LatencyR
 # Types of columns that no model has; all others are numbers.
 TEXT = {"baseline", "protocol", "prompt_selection", "chosen_on", "source", "what", "metric", "verdict"}
 TEXT |= {"stack", "baseline_commit", "fused_commit", "measured_at", "counted_by", "drafter", "panel"}
+TEXT |= {"id", "claim", "setting", "unit", "reason", "file", "mark", "column", "benchmark"}
 TEXT |= {"counted_at", "depths", "kind", "token", "context", "acceptance_from", "device"}
 COUNTS = {"prompts", "lossless_prompts", "degenerate_prompts", "runs", "baseline_verify_width", "left_out_rounds"}
 COUNTS |= {"context_tokens", "places", "samples", "same_text_prompts", "pool_size", "counted_tokens", "repeats"}
@@ -116,6 +120,7 @@ Written by `python -m tfm_bench.report.dictionary`; do not edit.
 - `raw/`: JSON lines as measured, a file per process: `<split>.<dataset>.t<temperature x 100>.r<repeat>.jsonl`, its
   rounds line by line in `.rounds.jsonl`, or its requests to servers in `.requests.jsonl`; `kernels.jsonl`,
   `recorded_trees.jsonl`. `schema/` holds their JSON Schemas.
+- `claims.csv`: the paper's claims with verdicts; `report.html`: all of it on one page.
 - `smoke/`: the same of `snakemake smoke`; `expected/`: the run that the README's numbers come from.
 
 An empty cell is a missing value; no file holds NaN or infinity. Times are milliseconds unless the name says otherwise.

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tfm_bench.backends.protocols import ALL, protocol_table
+from tfm_bench.backends.protocols import ALL, table_protocols
 from tfm_bench.backends.request_log import ServerRequest
 
 ARMS = {("ar", 0): 1, ("dflash_chain", 15): 3, ("tfm", 64): 5}
@@ -72,7 +72,7 @@ def paper(requests, method, dataset):
 
 @pytest.mark.parametrize(("protocol", "loop"), [("ours", ours), ("paper", paper)])
 def test_each_protocol_is_that_of_a_loop_over_requests(requests, protocol, loop):
-    table = protocol_table(requests)
+    table = table_protocols(requests)
     rows = table[table.protocol == protocol]
     assert len(rows) == len(ARMS) * (len(DATASETS) + 1)
     for row in rows.itertuples():
@@ -84,9 +84,9 @@ def test_each_protocol_is_that_of_a_loop_over_requests(requests, protocol, loop)
 
 
 def test_the_protocols_differ_where_they_should(requests):
-    table = protocol_table(requests).set_index(["protocol", "method", "dataset"]).sort_index()
+    table = table_protocols(requests).set_index(["protocol", "method", "dataset"]).sort_index()
     slow_flush = [r.model_copy(update={"flush_s": 10.0}) for r in requests]
-    slow = protocol_table(slow_flush).set_index(["protocol", "method", "dataset"]).sort_index()
+    slow = table_protocols(slow_flush).set_index(["protocol", "method", "dataset"]).sort_index()
     assert (table.loc["ours"] == slow.loc["ours"]).to_numpy().all()
     assert (table.loc["paper"].tokens_per_second > slow.loc["paper"].tokens_per_second).all()
     assert (table.loc["ours", "ar"].acceptance_length == 1).all()
@@ -98,7 +98,7 @@ def test_only_requests_that_both_arms_answered_are_compared(requests):
     lost = {("tfm", "math", 1, 2), ("ar", "code", 0, 3)}
     failed = {"status": "failed", "reason": "a crash"}
     answers = [r.model_copy(update=failed) if whereabouts(r) in lost else r for r in requests]
-    table = protocol_table([*answers, control])
+    table = table_protocols([*answers, control])
     counts = table.groupby(["method", "dataset"]).prompts.first()
     assert (counts["tfm", "math"], counts["ar", "math"]) == (REPEATS * 4 - 1, REPEATS * 4)
     assert (counts["tfm", "code"], counts["ar", "code"]) == (REPEATS * 7 - 1, REPEATS * 7 - 1)
@@ -109,4 +109,4 @@ def test_only_requests_that_both_arms_answered_are_compared(requests):
 
 
 def test_no_requests_make_an_empty_table():
-    assert protocol_table([]).empty
+    assert table_protocols([]).empty
