@@ -51,12 +51,14 @@ def test_expected_speedup_follows_from_the_expected_records(decode):
     ],
 )
 def test_a_changed_number_changes_the_readme(tmp_path, file, change):
-    for name in ("decode", "claims", "seconds", "gdn_verify"):
+    for name in ("claims", "seconds", "gdn_verify"):
         shutil.copy(EXPECTED / f"{name}.csv", tmp_path)
+    # One data set at one temperature: every interval of the whole run would take a quarter of a minute.
+    read = {"keep_default_na": False, "na_values": [""]}
+    decode = pd.read_csv(EXPECTED / "decode.csv", **read).query("dataset == 'math' and temperature == 1")
+    decode.to_csv(tmp_path / "decode.csv", index=False)
     made = readme_with_results(EMPTY, tmp_path, ROOT / RULES)
-    change(pd.read_csv(EXPECTED / f"{file}.csv", keep_default_na=False, na_values=[""])).to_csv(
-        tmp_path / f"{file}.csv", index=False
-    )
+    change(pd.read_csv(tmp_path / f"{file}.csv", **read)).to_csv(tmp_path / f"{file}.csv", index=False)
     assert made != readme_with_results(EMPTY, tmp_path, ROOT / RULES)
     assert made.startswith("text\n")
     assert made.endswith("\nmore\n")

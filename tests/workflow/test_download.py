@@ -19,9 +19,12 @@ FILES = {
 }
 SNAKEFILE = """
 import json
+import shlex
+import sys
 from types import SimpleNamespace
 from tfm_bench.stack_config import StackConfig
 
+sys.executable = shlex.quote(sys.executable)  # as the project's own Snakefile does
 CONFIGS = {"": SimpleNamespace(stack=StackConfig.model_validate(json.loads(open("stack.json").read())))}
 
 include: "workflows/download.smk"
