@@ -48,6 +48,12 @@ def test_marks_that_are_gone_or_lost_their_interval_have_moved():
     assert compare(found, expected, "speed")[1] == 2
 
 
+@pytest.mark.parametrize("gone", ["speedup_low", "speedup", "method"])
+def test_a_column_that_is_gone_is_an_error_and_not_a_comparison_of_nothing(gone):
+    with pytest.raises(ValueError, match=f"lacks {gone}$"):
+        compare(rows({8: 1.0}).drop(columns=gone), rows({8: 1.0}), "speed")
+
+
 def test_keys_that_do_not_tell_rows_apart_are_an_error():
     twice = pd.concat([rows({8: 1.0}), rows({8: 2.0})])
     with pytest.raises(ValueError, match="not unique"):

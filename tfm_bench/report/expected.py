@@ -53,10 +53,11 @@ def compare(found: pd.DataFrame, expected: pd.DataFrame, file: str) -> tuple[pd.
 
     Raises ValueError where the keys do not tell the rows of a table apart.
     """
-    keys, intervals = keys_of(expected), _intervals(found, expected)
-    found, expected = (_with_interval(table, intervals) for table in (found, expected))
-    if missing := [key for key in keys if key not in found]:
+    keys, intervals = keys_of(expected), _intervals(expected)
+    needed = [*keys, *(name for column, ends in intervals.items() for name in (column, *ends))]
+    if missing := [name for name in needed if name not in found]:
         raise ValueError(f"{file}: this run's table lacks {', '.join(missing)}")
+    found, expected = (_with_interval(table, intervals) for table in (found, expected))
     marks = expected.merge(found, on=keys, suffixes=("_expected", "_found"), how="left", validate="one_to_one")
     rows, compared = [], 0
     for column, (low, high) in intervals.items():
@@ -85,11 +86,10 @@ def _with_interval(table: pd.DataFrame, intervals: Mapping[str, tuple[str, str]]
     return table[pd.concat(complete, axis=1).any(axis=1)] if complete else table[:0]
 
 
-def _intervals(found: pd.DataFrame, expected: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Column -> columns of the ends of its interval, for those that both tables have."""
-    both = set(found) & set(expected)
-    ends = {column: (f"{column}_low", f"{column}_high") for column in found} | PERCENTILES
-    return {column: pair for column, pair in ends.items() if {column, *pair} <= both}
+def _intervals(expected: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Column -> columns of the ends of its interval."""
+    ends = {column: (f"{column}_low", f"{column}_high") for column in expected} | PERCENTILES
+    return {column: pair for column, pair in ends.items() if {column, *pair} <= set(expected)}
 
 
 def _sides(mark: dict[Any, Any], column: str, low: str, high: str) -> dict[str, float]:
