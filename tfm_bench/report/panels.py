@@ -1,17 +1,34 @@
-"""Marks that figures of ablations share: a line with its band, the A/A noise, a heat map of numbers."""
+"""What figures share: a grid of panels, a line with its band, the A/A noise, a heat map of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from tfm_bench.report.style import MethodStyle
+from tfm_bench.report.style import MethodStyle, new_figure
 
 NOISE_COLOUR = "#999999"
 DARK = 0.55  # of a colour map's range: above it, numbers are white
+
+
+def dataset_panels(
+    data: pd.DataFrame, note: str, draw: Callable[[Axes, pd.DataFrame], None], *, x: str, y: str
+) -> tuple[Figure, list[list[Axes]]]:
+    """Panels temperature × dataset, each drawn from its rows; call it in the house style. x, y: labels of the axes."""
+    temperatures, datasets = sorted(data["temperature"].unique()), list(data["dataset"].unique())
+    figure, panels = new_figure(len(temperatures), len(datasets), note)
+    for line, temperature in zip(panels, temperatures, strict=True):
+        for axes, dataset in zip(line, datasets, strict=True):
+            draw(axes, data[(data["temperature"] == temperature) & (data["dataset"] == dataset)])
+            axes.set_title(f"{dataset}, T = {temperature:g}", loc="left")
+        line[0].set_ylabel(y)
+    for axes in panels[-1]:
+        axes.set_xlabel(x)
+    return figure, panels
 
 
 def interval_line(axes: Axes, rows: pd.DataFrame, x: str, column: str, style: MethodStyle) -> None:

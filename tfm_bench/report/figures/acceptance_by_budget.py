@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tfm_bench.measure.statistics import rate_interval
 from tfm_bench.report.arms import OK, arms_of, groups_of, not_degenerate
 from tfm_bench.report.budget_lines import budget_lines
-from tfm_bench.report.style import house_style, new_figure
+from tfm_bench.report.panels import dataset_panels
+from tfm_bench.report.style import house_style
 
 VERSION = 5
 
@@ -44,15 +46,9 @@ def plotted_acceptance(decode: pd.DataFrame) -> pd.DataFrame:
 
 def figure_acceptance_by_budget(data: pd.DataFrame, note: str) -> Figure:
     """Panels temperature × dataset with log2 budgets; axes start at 1, the acceptance length without drafts."""
-    temperatures, datasets = sorted(data["temperature"].unique()), list(data["dataset"].unique())
     with house_style():
-        figure, panels = new_figure(len(temperatures), len(datasets), note)
-        for line, temperature in zip(panels, temperatures, strict=True):
-            for axes, dataset in zip(line, datasets, strict=True):
-                panel = data[(data["temperature"] == temperature) & (data["dataset"] == dataset)]
-                budget_lines(axes, panel, "acceptance_length", bottom=1)
-                axes.set_title(f"{dataset}, T = {temperature:g}", loc="left")
-            line[0].set_ylabel("acceptance length")
-        for axes in panels[-1]:
-            axes.set_xlabel("budget (draft nodes)")
-    return figure
+        return dataset_panels(data, note, _panel, x="budget (draft nodes)", y="acceptance length")[0]
+
+
+def _panel(axes: Axes, data: pd.DataFrame) -> None:
+    budget_lines(axes, data, "acceptance_length", bottom=1)

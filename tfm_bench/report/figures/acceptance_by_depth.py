@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tfm_bench.measure.statistics import rate_interval
 from tfm_bench.report.arms import ArmData, arms_of, groups_of, not_degenerate
+from tfm_bench.report.panels import dataset_panels, interval_line
 from tfm_bench.report.round_shares import (
     Index,
     arms_of_one_width,
@@ -17,7 +20,7 @@ from tfm_bench.report.round_shares import (
     rounds_of,
     share_of_rounds,
 )
-from tfm_bench.report.style import METHOD_STYLES, figure_legend, house_style, new_figure
+from tfm_bench.report.style import METHOD_STYLES, figure_legend, house_style
 
 VERSION = 1
 COLUMNS = [
@@ -55,16 +58,8 @@ def _at_depth(arm: ArmData, index: Index, depth: int) -> dict[str, object]:
 
 def figure_acceptance_by_depth(data: pd.DataFrame, note: str) -> Figure:
     """Panels temperature × dataset; shares from 0 to 1 against depth."""
-    temperatures, datasets = sorted(data["temperature"].unique()), list(data["dataset"].unique())
     with house_style():
-        figure, panels = new_figure(len(temperatures), len(datasets), note + NOTE)
-        for line, temperature in zip(panels, temperatures, strict=True):
-            for axes, dataset in zip(line, datasets, strict=True):
-                _panel(axes, data[(data["temperature"] == temperature) & (data["dataset"] == dataset)])
-                axes.set_title(f"{dataset}, T = {temperature:g}", loc="left")
-            line[0].set_ylabel("share of rounds")
-        for axes in panels[-1]:
-            axes.set_xlabel("accepted drafts, at least")
+        figure, panels = dataset_panels(data, note + NOTE, _panel, x="accepted drafts, at least", y="share of rounds")
         figure_legend(figure, panels)
     return figure
 
@@ -72,10 +67,7 @@ def figure_acceptance_by_depth(data: pd.DataFrame, note: str) -> Figure:
 def _panel(axes: Axes, data: pd.DataFrame) -> None:
     for method, rows in data.groupby("method", sort=False):
         style = METHOD_STYLES[str(method)]
-        axes.plot(rows["depth"], rows["share"], label=method_label(style.label, rows), **style.of_lines)
-        axes.fill_between(
-            rows["depth"], rows["share_low"], rows["share_high"], color=style.colour, alpha=0.18, linewidth=0
-        )
+        interval_line(axes, rows, "depth", "share", replace(style, label=method_label(style.label, rows)))
         axes.plot(rows["depth"], rows["reach"], **style.of_lines | {"marker": "", "linewidth": 0.7})
     axes.set_ylim(0, 1.03)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from tfm_bench.measure.statistics import ratio, ratio_interval
 from tfm_bench.report.arms import OK, arms_of, groups_of, noise_floor, not_degenerate, status_of_pair
 from tfm_bench.report.budget_lines import budget_lines
-from tfm_bench.report.style import house_style, new_figure
+from tfm_bench.report.panels import dataset_panels
+from tfm_bench.report.style import house_style
 
 VERSION = 1
 COLUMNS = [
@@ -42,17 +43,8 @@ def plotted_speedups(decode: pd.DataFrame) -> pd.DataFrame:
 
 def figure_speedup_by_budget(data: pd.DataFrame, note: str) -> Figure:
     """Panels temperature × dataset with log2 budgets; axes start at 0, each panel on its own scale."""
-    temperatures, datasets = sorted(data["temperature"].unique()), list(data["dataset"].unique())
     with house_style():
-        figure, panels = new_figure(len(temperatures), len(datasets), note + NOTE)
-        for line, temperature in zip(panels, temperatures, strict=True):
-            for axes, dataset in zip(line, datasets, strict=True):
-                _panel(axes, data[(data["temperature"] == temperature) & (data["dataset"] == dataset)])
-                axes.set_title(f"{dataset}, T = {temperature:g}", loc="left")
-            line[0].set_ylabel("speedup over AR")
-        for axes in panels[-1]:
-            axes.set_xlabel("budget (draft nodes)")
-    return figure
+        return dataset_panels(data, note + NOTE, _panel, x="budget (draft nodes)", y="speedup over AR")[0]
 
 
 def _panel(axes: Axes, data: pd.DataFrame) -> None:
