@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--budget", type=int, default=DEFAULT_BUDGET, help="draft nodes, the anchor excluded")
     serve.add_argument("--expansion-width", type=int, help="nodes per Weaver call; ceil(budget / 16) where not given")
     serve.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and activations")
+    serve.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto is a GPU where torch sees one"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at")
     serve.add_argument("--port", type=int, default=30000, help="port to listen at, 0 for a free one")
     serve.set_defaults(command=_serve)
@@ -51,4 +54,5 @@ def _serve(options: argparse.Namespace) -> None:
     if options.method == "tfm":
         chosen = options.expansion_width
         width = max(1, expansion_width("auto", budget)) if chosen is None else chosen
-    serve(options.stack, Arm(options.method, budget, width), Address(options.host, options.port), dtype=options.dtype)
+    arm, address = Arm(options.method, budget, width), Address(options.host, options.port)
+    serve(options.stack, arm, address, dtype=options.dtype, device=options.device)

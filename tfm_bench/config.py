@@ -22,8 +22,9 @@ from tfm_bench.stack_config import StackConfig
 Method = Literal["ar", "dflash_chain", "ddtree", "tfm"]
 METHODS: tuple[Method, ...] = get_args(Method)
 DEFAULT_VARIANT = "default"
-# Token-identical to plain decoding; equal to it in law; and two samplers of the field that are neither.
-Rule = Literal["sample_match", "traversal", "traversal_fixed_order", "traversal_no_residual"]
+# Token-identical to plain decoding; equal to it in law; two samplers of the field that are neither; and what a server
+# draws by noise of its own.
+Rule = Literal["sample_match", "traversal", "traversal_fixed_order", "traversal_no_residual", "server_sampler"]
 STAGES = ("draft", "tree", "verify", "accept", "commit")
 TREE_METHODS: tuple[Method, ...] = ("ddtree", "tfm")
 NODES_PER_WEAVER_CALL = 16

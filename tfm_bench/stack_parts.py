@@ -10,12 +10,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.capacity import Capacity
+from tfm_bench.models.checkpoints import read_json
 from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.memory_plan import StackConfigs, memory_plan, plan_table, require_memory
 from tfm_bench.models.target import Target
 from tfm_bench.models.target_layers import GdnLayer
-from tfm_bench.models.target_loading import text_config
+from tfm_bench.models.target_loading import is_hybrid, text_config
 from tfm_bench.models.weaver import Weaver
 
 
@@ -59,6 +60,15 @@ def check_gdn(directory: Path, target: Target, gdn_verify: str | None) -> None:
             f"stack.gdn_verify: found {gdn_verify or 'null'}; "
             f"{directory / 'target'} {kind} Gated-DeltaNet layers, so that {accepted} is accepted"
         )
+
+
+def has_gdn(directory: Path) -> bool:
+    """Whether the target has Gated-DeltaNet layers. Raises UserError where its config cannot be read."""
+    read_json(directory / "target" / "config.json")
+    try:
+        return is_hybrid(text_config(directory / "target"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{directory / 'target'}: no config could be loaded ({str(error).splitlines()[0]})") from None
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -42,14 +42,14 @@ def random_target(kind):
     return Qwen3_5ForCausalLM(Qwen3_5TextConfig(num_hidden_layers=4, **heads, **dims, **sizes))
 
 
-def random_stack(kind="hybrid", gdn_verify="fused", commit="replay"):
-    """Target, drafter and Weaver that know nothing of each other: lossless all the same."""
-    target = Target(random_target(kind), tap_layer_ids=[0, 1], gdn_verify=gdn_verify, commit=commit)
+def random_stack(kind="hybrid", gdn_verify="fused", commit="replay", place=lambda module: module):
+    """Target, drafter and Weaver that know nothing of each other: lossless all the same. place: where modules go."""
+    target = Target(place(random_target(kind)), tap_layer_ids=[0, 1], gdn_verify=gdn_verify, commit=commit)
     torch.manual_seed(5)
     config = make_config(
         (FULL,), hidden_size=HIDDEN, num_key_value_heads=1, block_size=BLOCK, mask_token_id=1, sliding_window=None
     )
-    drafter = DrafterRuntime(DFlashDrafter(config).requires_grad_(False))
+    drafter = DrafterRuntime(place(DFlashDrafter(config).requires_grad_(False)))
     weaver = Weaver(
         WeaverConfig(
             d_model=HIDDEN, d_embed=HIDDEN, d_rank=16, num_layers=1, num_heads=2, mlp_dim=16, K=BLOCK - 1,
@@ -57,7 +57,7 @@ def random_stack(kind="hybrid", gdn_verify="fused", commit="replay"):
         )
     ).requires_grad_(False)  # fmt: skip
     torch.nn.init.normal_(weaver.lm_head_query_in.weight, std=0.2)
-    runtime = WeaverRuntime(weaver, target.embedding, target.head.weight)
+    runtime = WeaverRuntime(place(weaver), target.embedding, target.head.weight)
     return Stack(Path("random"), target, drafter, runtime, None, frozenset())
 
 

@@ -28,7 +28,7 @@ from tfm_bench.measure.versions import family_version
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.prompts.datasets import Prompt, encode_for, load_prompts, prompt_set_hash
 
-VERSION = 1
+VERSION = 2
 FAMILIES = ("backends.server_cell", "measure.records")
 DEVICE = "cuda"
 DISK_MEGABYTES = 200

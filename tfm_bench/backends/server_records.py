@@ -8,7 +8,7 @@ from tfm_bench.backends.request_log import LoggedRequest, ServerRequest
 from tfm_bench.backends.server_runs import ServerCell
 from tfm_bench.config import DEFAULT_VARIANT
 from tfm_bench.measure.lossless import first_divergence, is_degenerate, tokens_sha256
-from tfm_bench.measure.records import TOKEN_IDENTICAL, DecodeRecord
+from tfm_bench.measure.records import SERVER_SAMPLER, TOKEN_IDENTICAL, DecodeRecord
 
 IMPLEMENTATION = "sglang"
 
@@ -18,16 +18,19 @@ def server_record(cell: ServerCell, logged: LoggedRequest, plain: LoggedRequest)
 
     prefill_ms and decode_ms are what a client sees, transport included: from sending a request to its first token, and
     from there to the end. rounds: SGLang's spec_verify_ct. max_depth: of the acceptance histogram, which counts drafts
-    of the last round that a stop id then cut off; None where the server gives no histogram. No stage times.
+    of the last round that a stop id then cut off; None where the server gives no histogram. No stage times. Only at
+    temperature 0 is the text judged: above it a server draws by noise of its own.
     """
     request = logged.request
+    rule = TOKEN_IDENTICAL if cell.settings.temperature == 0 else SERVER_SAMPLER
+    reference = plain.output_ids if rule == TOKEN_IDENTICAL else None
     names = {"prompt", "prompt_id", "method", "budget", "expansion_width", "control", "status", "reason"}
     return DecodeRecord(
         **request.model_dump(include=names),
         prompt_tokens=len(cell.prompt_ids[request.prompt]),
         variant=DEFAULT_VARIANT,
-        rule=TOKEN_IDENTICAL,
-        **(_numbers(request, logged.output_ids, plain.output_ids) if request.status == "ok" else {}),
+        rule=rule,
+        **(_numbers(request, logged.output_ids, reference) if request.status == "ok" else {}),
         gdn_implementation=IMPLEMENTATION,
         weaver_implementation=IMPLEMENTATION,
         checkpoint_sha256=cell.checkpoint_sha256,
@@ -37,10 +40,12 @@ def server_record(cell: ServerCell, logged: LoggedRequest, plain: LoggedRequest)
     )
 
 
-def _numbers(request: ServerRequest, tokens: list[int], reference: list[int]) -> dict[str, Any]:
+def _numbers(request: ServerRequest, tokens: list[int], reference: list[int] | None) -> dict[str, Any]:
+    """reference: the text that these tokens should be; None where none is promised."""
     assert request.first_token_s is not None
     assert request.total_s is not None
-    emitted, divergence = len(tokens) - 1, first_divergence(tokens, reference)
+    emitted = len(tokens) - 1
+    divergence = None if reference is None else first_divergence(tokens, reference)
     rounds = request.verify_steps or emitted
     return {
         "verify_width": request.budget + 1,
@@ -53,7 +58,7 @@ def _numbers(request: ServerRequest, tokens: list[int], reference: list[int]) ->
         "prefill_ms": request.first_token_s * 1e3,
         "decode_ms": (request.total_s - request.first_token_s) * 1e3,
         "tokens_sha256": tokens_sha256(tokens),
-        "lossless": divergence is None,
+        "lossless": None if reference is None else divergence is None,
         "first_divergence": divergence,
         "degenerate": is_degenerate(tokens),
     }

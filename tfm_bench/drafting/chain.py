@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from tfm_bench.models.device import on_host
 from tfm_bench.tree import TokenTree
 
 
@@ -21,4 +22,5 @@ def build_chain(anchor: int, draft_logits: Tensor, budget: int) -> TokenTree:
         return TokenTree.chain([anchor], [0.0])
     tokens = logits.argmax(-1, keepdim=True)
     logprobs = logits.log_softmax(-1).gather(-1, tokens)
-    return TokenTree.chain([anchor, *tokens.flatten().tolist()], [0.0, *logprobs.flatten().tolist()])
+    ids, edges = on_host(tokens.flatten(), logprobs.flatten())
+    return TokenTree.chain([anchor, *ids.long().tolist()], [0.0, *edges.tolist()])

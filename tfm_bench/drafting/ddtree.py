@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tfm_bench.drafting.stopping import ThetaStop
+from tfm_bench.models.device import on_host
 from tfm_bench.tree import TokenTree
 
 
@@ -28,26 +29,33 @@ def build_ddtree(anchor: int, draft_logits: Tensor, budget: int, round_ms: Seque
     logits = draft_logits.float()
     if budget == 0 or logits.shape[0] == 0:
         return TokenTree.from_lists([anchor], [-1], [0.0], width=budget + 1)
-    ranked = rank_tokens(logits, min(budget, logits.shape[1]))
-    logprobs = logits.log_softmax(-1).gather(-1, ranked).tolist()
+    ids, logprobs = rank_tokens(draft_logits, min(budget, logits.shape[1]))
     if any(math.isnan(row[0]) for row in logprobs):
         raise ValueError("draft logits are no distribution: they hold NaN, +inf or a row of -inf alone")
     stop = None if round_ms is None else ThetaStop(round_ms)
-    return _assemble(anchor, ranked.tolist(), logprobs, budget, stop)
+    return _assemble(anchor, ids, logprobs, budget, stop)
 
 
-def rank_tokens(logits: Tensor, k: int) -> Tensor:
-    """Token ids [D, k] of the k largest logits of each row of [D, V], largest first, equal logits by token id.
+def rank_tokens(draft_logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+    """Token ids [D, k] of the k largest logits of each row of [D, V], and their log-probabilities.
 
-    Below the first row only the first k - 1 ranks are settled among equals: a tree of k nodes cannot reach rank k - 1
-    there, since each node needs its lower-ranked siblings and its parent in the tree.
+    Largest first, equal logits by token id. Below the first row only the first k - 1 ranks are settled among equals: a
+    tree of k nodes cannot reach rank k - 1 there, since each node needs its lower-ranked siblings and its parent in the
+    tree. Waits for a GPU once, and again where fp32 logits are equal; bf16 ones nearly always are somewhere.
     """
-    values, ids = torch.topk(logits, k)
-    # topk promises no order among equals, neither inside the cut nor across it.
-    across_the_cut = (logits[0] >= values[0, -1]).sum() > k
-    if not bool((values[:, 1:] == values[:, :-1]).any() | across_the_cut):
-        return ids
-    return _distinct_keys(logits).topk(k).indices
+    logits = draft_logits.float()
+    logprobs = logits.log_softmax(-1)
+    if draft_logits.dtype is torch.float32:
+        values, ids = torch.topk(logits, k)
+        # topk promises no order among equals, neither inside the cut nor across it.
+        across_the_cut = (logits[0] >= values[0, -1]).sum() > k
+        equals = (values[:, 1:] == values[:, :-1]).any() | across_the_cut
+        tokens, edges, some_equal = on_host(ids, logprobs.gather(-1, ids), equals)
+        if not some_equal:
+            return tokens.long().tolist(), edges.tolist()
+    ids = _distinct_keys(logits).topk(k).indices
+    tokens, edges = on_host(ids, logprobs.gather(-1, ids))
+    return tokens.long().tolist(), edges.tolist()
 
 
 def _distinct_keys(logits: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from kernels.weaver.candidates import best_children, ordered_topk
 from kernels.weaver.compiled import CompiledWeaverTree, supports, weaver_library
 from tfm_bench.drafting.best_first import Children, Node, grow_tree
 from tfm_bench.drafting.stopping import cut, first_nodes
+from tfm_bench.models.device import on_host
 from tfm_bench.models.layers import rotary_rows
 from tfm_bench.models.weaver import NodeCache, Weaver
 from tfm_bench.models.weaver_control import FULL, WeaverControl
@@ -168,12 +169,10 @@ class WeaverRuntime:
             budget=budget,
             width=expansion_width,
         )
-        # fp64 holds token ids, counts and fp32 exactly.
-        found = torch.cat([part.double().flatten() for part in (*grown, draft_logits.max())]).cpu()
-        tokens, parents, edges = found[:-2].view(3, budget + 1)
-        if budget and math.isnan(found[-1]):
+        tokens, parents, edges, size, largest = on_host(*grown, draft_logits.max())
+        if budget and math.isnan(largest):
             raise ValueError(NAN_MESSAGE)
-        return TokenTree(tokens.long(), parents.long(), edges.float(), int(found[-2]))
+        return TokenTree(tokens.long(), parents.long(), edges.float(), int(size))
 
 
 def _by_rows(work: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ Status = Literal["ok", "failed", "skipped", "unsupported"]
 MEASURED = ("verify_width", "tokens", "rounds", "accepted_drafts_sum", "prefill_ms", "decode_ms")
 JUDGED = ("tokens_sha256", "degenerate")
 TOKEN_IDENTICAL: Rule = "sample_match"
+SERVER_SAMPLER: Rule = "server_sampler"
 FLAGS = ["control", "lossless", "degenerate"]
 WHOLE = ["verify_width", "tokens", "rounds", "accepted_drafts_sum", "max_depth", "first_divergence"]
 

@@ -21,3 +21,10 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """The tensors on the CPU, in fp64, which holds token ids, counts and fp32 exactly: a GPU is waited for once."""
+    found = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu()
+    parts = found.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

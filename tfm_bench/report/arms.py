@@ -86,9 +86,12 @@ class ArmData:
         return len(self.ok[["dataset", "prompt"]].drop_duplicates())
 
     @cached_property
-    def lossless_prompts(self) -> int:
-        """Prompts whose tokens are those of `ar` in every repeat."""
-        return int(self.ok.groupby(["dataset", "prompt"])["lossless"].all().sum())
+    def lossless_prompts(self) -> int | None:
+        """Prompts whose tokens are those of `ar` in every repeat; None where the rule promises no such thing."""
+        judged = self.ok.dropna(subset="lossless")
+        if judged.empty and len(self.ok):
+            return None
+        return int(judged.groupby(["dataset", "prompt"])["lossless"].all().sum())
 
     @cached_property
     def status(self) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from tfm_bench.measure.files import read_json_lines
 from tfm_bench.measure.probe_records import ProbeRecord, probe_table
+from tfm_bench.measure.records import TOKEN_IDENTICAL
 from tfm_bench.measure.statistics import Rate, rate_interval
 from tfm_bench.report.arms import ALL_DATASETS, OK
 from tfm_bench.report.claims import Measure, Measured, Missing
@@ -144,9 +145,10 @@ def _held(tables: Tables, *, what: str, held: str) -> Measured | Missing:
 
 
 def _lossless(tables: Tables) -> Measured | Missing:
-    """Over all generations of drafting methods in float32; one without a number has not held."""
+    """Over all generations of drafting methods in float32 that promise it; one without a number has not held."""
     decode = tables["decode"]
-    judged = decode[(decode["dtype"] == "float32") & (decode["method"] != "ar")]
+    promised = (decode["dtype"] == "float32") & (decode["rule"] == TOKEN_IDENTICAL)
+    judged = decode[promised & (decode["method"] != "ar")]
     if judged.empty:
         return Missing("no generation in float32")
     held = (judged["status"] == OK) & judged["lossless"].fillna(False).astype(bool)

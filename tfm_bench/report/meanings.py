@@ -18,7 +18,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "length of the prompt as it was decoded; of settings, the length that it was brought to",
     ),
     "variant": ("", "what an ablation changes in the arm; `default` outside ablations"),
-    "rule": ("", "acceptance rule; `sample_match` outside ablations"),
+    "rule": ("", "acceptance rule; outside ablations `sample_match`, and `server_sampler` for served text at T > 0"),
     "method": ("", "how drafts are made; `ar` makes none"),
     "budget": ("nodes", "draft nodes per round, without the anchor"),
     "expansion_width": ("nodes", "nodes expanded per Weaver call; 0 for other methods"),

@@ -49,7 +49,7 @@ def table_speedup(decode: pd.DataFrame) -> pd.DataFrame:
         arms, extra = arms_of(group), _of_group(group)
         baseline = _only(arms, "ar")
         rows += [{**_row(arm, baseline, dataset, temperature), **extra} for arm in arms]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return _table(rows, COLUMNS)
 
 
 def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def table_headline(decode: pd.DataFrame) -> pd.DataFrame:
         chosen = _fastest(arms_of(_readable(dev), dev))
         for selection, selected in selections_of(group):
             rows += _headline_rows(selected, group, chosen, dataset, temperature, selection)
-    return pd.DataFrame(rows, columns=HEADLINE_COLUMNS)
+    return _table(rows, HEADLINE_COLUMNS)
 
 
 def _readable(group: pd.DataFrame) -> pd.DataFrame:
@@ -100,6 +100,11 @@ def _fastest(arms: list[ArmData]) -> dict[str, tuple[int, int]]:
     """Per method the (budget, expansion width) with most tokens per second among those that may claim a speed."""
     ranked = sorted(arms, key=lambda arm: (arm.status == OK, _speed(arm)))
     return {arm.method: (arm.budget, arm.expansion_width) for arm in ranked}
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    """Served text at T > 0 is not judged: whole numbers stay whole beside that gap."""
+    return pd.DataFrame(rows, columns=columns).astype({"lossless_prompts": "Int64"})
 
 
 def _of_group(group: pd.DataFrame) -> dict[str, Any]:

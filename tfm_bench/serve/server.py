@@ -12,6 +12,7 @@ import uvicorn
 from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.serve.app import create_app
+from tfm_bench.stack_parts import has_gdn
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,21 @@ class Address:
     port: int
 
 
-def serve(stack: Path, arm: Arm, address: Address, *, dtype: str) -> None:
-    """Raises UserError for a damaged stack and for an address that is taken, the latter before anything is loaded."""
+def serve(stack: Path, arm: Arm, address: Address, *, dtype: str, device: str) -> None:
+    """device: auto, cpu or cuda.
+
+    Raises UserError for a damaged stack, for a GPU that is not there or too small and for an address that is taken,
+    the latter before anything is loaded.
+    """
     with bound_socket(address) as listener:
-        loaded = Stack.load(stack, dtype=dtype, gdn_verify="fused", commit="replay")
+        loaded = Stack.load(
+            stack,
+            dtype=dtype,
+            gdn_verify="fused" if has_gdn(stack) else None,
+            commit="replay",
+            with_weaver=arm.method == "tfm",
+            device=device,
+        )
         run(loaded, arm, listener)
 
 

@@ -53,6 +53,7 @@ def test_a_port_in_use_is_said_before_anything_is_loaded():
         (["--stack", "missing", "--port", "0"], "missing"),
         (["--method", "tfm", "--expansion-width", "0"], "expansion_width: found 0; tfm accepts 1 or more"),
         (["--budget", "-1"], "budget: found -1; accepted is 0 or more"),
+        (["--device", "cuda", "--port", "0"], "stack.device: found cuda, but torch sees no GPU here"),
         (["--port", "70000"], "--host, --port: found 127.0.0.1:70000"),
     ],
 )
@@ -65,8 +66,10 @@ def test_bad_arguments_end_with_one_line(arguments, message):
 
 def test_the_default_stack_is_the_shipped_one(monkeypatch):
     asked = {}
-    monkeypatch.setattr("tfm_bench.serve.server.serve", lambda stack, arm, _, dtype: asked.update(stack=stack, arm=arm))
+    monkeypatch.setattr(
+        "tfm_bench.serve.server.serve", lambda stack, arm, _, **options: asked.update(stack=stack, arm=arm, **options)
+    )
     main(["serve"])
-    assert (asked["stack"], asked["arm"]) == (SHIPPED, Arm("tfm", 64, 4))
+    assert asked == {"stack": SHIPPED, "arm": Arm("tfm", 64, 4), "dtype": "float32", "device": "auto"}
     main(["serve", "--method", "ar"])
     assert asked["arm"] == Arm("ar")
