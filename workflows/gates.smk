@@ -1,3 +1,6 @@
+from snakemake.io import regex_from_filepattern, strip_wildcard_constraints
+
+
 rule regression:
     """This run against a stored one: snakemake regression --config baseline=PATH; exit code 1 means worse, 2 no comparison."""
 
@@ -16,13 +19,23 @@ rule regression:
 
 
 rule estimate:
-    """Time, peak memory and disk of what reproduce_all would measure, from stored benchmarks or a pilot."""
+    """Time, peak memory and disk of what reproduce_all would measure, from earlier runs, a pilot or the committed run."""
     log:
         "logs/estimate.log",
     conda:
         "../environment.yml"
     # A pilot measures: nothing else may run beside it.
     threads: workflow.cores
+    params:
+        # What measures takes the GPU. By its rule: what its first output looks like, and its benchmark file.
+        measuring=lambda _: {
+            rule.name: (
+                regex_from_filepattern(str(next(iter(rule.output)))),
+                strip_wildcard_constraints(str(rule.benchmark)) if rule.benchmark else None,
+            )
+            for rule in workflow.rules
+            if "gpu" in rule.resources
+        },
     script:
         "scripts/estimate.py"
 

@@ -16,7 +16,7 @@ def finished(path, seconds):
 def test_what_is_left_is_foretold_from_the_expected_seconds_and_what_is_done(tmp_path):
     plan, expected = tmp_path / "plan.json", tmp_path / "seconds.csv"
     jobs = [str(tmp_path / f"{name}.tsv") for name in "abc"]
-    expected.write_text(f"benchmark,seconds\n{jobs[0]},60\n{jobs[1]},120\n")
+    expected.write_text(f"benchmark,seconds,megabytes\n{jobs[0]},60,700\n{jobs[1]},120,700\n")
     write_plan(jobs, plan, expected)
     # c is not known: the mean of the others, 90 s. 60 + 120 + 90 = 270.
     assert progress_line(plan) == "measuring process 1 of 3, about 4 min left"

@@ -2,96 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
-from tfm_bench.config import (
-    CellSettings,
-    StackConfig,
-)
+from tfm_bench.backends.request_log import requests_path
+from tfm_bench.config import CellSettings
 from tfm_bench.errors import UserError
-from tfm_bench.measure.cell_runs import STAGED_PROMPTS
+from tfm_bench.measure.cost_work import Work, cells_work
 from tfm_bench.measure.files import benchmark
 from tfm_bench.measure.kernel_records import read_kernel_records
 from tfm_bench.measure.records import DecodeRecord, read_records
 from tfm_bench.measure.rounds import rounds_path
-from tfm_bench.prompts.datasets import load_prompts
-from tfm_bench.prompts.sources import published_count
-from tfm_bench.stack_files import (
-    is_prepared,
-)
+from tfm_bench.stack_config import PromptedStack
 
 Record = TypeVar("Record")
 MILLISECONDS = 1000
+# Where processes that decode cells have their benchmark files, and where in the suite's results their records are.
+CELL_FOLDERS = {"decode_cell": "raw", "server_cell": "raw", "ablations": "raw/ablations"}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a finished process cost. start_s: seconds that do not grow with its work; megabytes: peak memory."""
+    """What a finished process cost. start_s: seconds that do not grow with its work; megabytes: peak memory.
 
-    work: float
+    process: its benchmark file, from where Snakemake runs; None for a pilot.
+    """
+
+    work: Work
     start_s: float
     work_s: float
     megabytes: float
     bytes: int
-
-
-def cell_work(settings: CellSettings) -> float:
-    """Tokens that a cell may generate: every arm and the A/A control, and the staged runs. The warm-up is its start.
-
-    Prompts that stop early make fewer, in the sample as in what it stands for. Of the chain all budgets count, also
-    those beyond its block: that cancels against cells of the same budgets.
-    """
-    arms = 1 + len(settings.budgets) * (len(settings.methods) - 1)
-    staged = settings.split == "test" and settings.repeat == 0
-    prompts = _prompts(settings)
-    runs = prompts * (arms + 1) + (min(STAGED_PROMPTS, prompts) * arms if staged else 0)
-    return runs * settings.max_new_tokens
-
-
-def _prompts(settings: CellSettings) -> int:
-    """Of the cell; of a data set that is still to be prepared as many as the paper decodes."""
-    if settings.prompts != "all":
-        return settings.prompts
-    file = Path(settings.stack.path) / "prompts" / f"{settings.dataset}.{settings.split}.jsonl"
-    if file.is_file() or not is_prepared(settings.stack, settings.dataset):
-        return len(load_prompts(settings.dataset, settings.split, file.parent))
-    return published_count(settings.dataset)
+    process: str | None = None
 
 
 def cell_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
-    """A finished cell: its records, and what its process took in all."""
-    records = read_records(raw)
-    settings, work_s = records[0].settings, sum(map(_record_seconds, records))
-    assert isinstance(settings, CellSettings), "stored_cells and pilots look at cells of the engine alone"
-    return Sample(
-        work=cell_work(settings),
-        start_s=max(0.0, seconds - work_s),
-        work_s=work_s,
-        megabytes=megabytes,
-        bytes=raw.stat().st_size + rounds_path(raw).stat().st_size,
-    )
+    """A finished process of cells: its records, and what it took in all."""
+    return _cell_sample(raw, read_records(raw), seconds, megabytes)
 
 
 def kernel_sample(raw: Path, seconds: float, megabytes: float) -> Sample:
     """A finished kernel benchmark; its work is the number of its problems."""
     cases = len(read_kernel_records(raw)[0].settings.kernels.cases())
-    return Sample(cases, 0.0, seconds, megabytes, raw.stat().st_size)
+    return Sample(Work(cases), 0.0, seconds, megabytes, raw.stat().st_size)
 
 
-def stored_cells(folder: Path, stack: StackConfig) -> list[Sample]:
-    """Cells of any suite of this stack that have both records and a benchmark file."""
-    found = [
-        (raw, *benchmark(log))
-        for log in sorted((folder / "logs").glob("**/decode_cell/*.tsv"))
-        if (raw := _raw(folder, log.parents[1]) / f"{log.stem}.jsonl").is_file()
-    ]
+def stored_cells(folder: Path, stack: PromptedStack) -> list[Sample]:
+    """Processes of any suite that decoded cells of this stack and have both records and a benchmark file."""
     return [
-        cell_sample(*cell)
-        for cell in found
-        if any(record.settings.stack == stack for record in _readable(read_records, cell[0]))
+        _cell_sample(raw, records, *benchmark(log), process=log.relative_to(folder).as_posix())
+        for log, raw in _finished(folder)
+        if (records := _readable(read_records, raw)) and any(record.settings.stack == stack for record in records)
     ]
 
 
@@ -100,13 +65,47 @@ def stored_kernels(folder: Path) -> list[Sample]:
     samples = [
         kernel_sample(raw, *benchmark(log))
         for log in sorted((folder / "logs").glob("**/kernel_cell.tsv"))
-        if (raw := _raw(folder, log.parent) / "kernels.jsonl").is_file() and _readable(read_kernel_records, raw)
+        if (raw := _results(folder, log.parent) / "raw/kernels.jsonl").is_file() and _readable(read_kernel_records, raw)
     ]
-    return sorted(samples, key=lambda sample: sample.work)[-1:]
+    return sorted(samples, key=lambda sample: sample.work.amount)[-1:]
+
+
+def is_of_stack(raw: Path, stack: PromptedStack) -> bool:
+    """Whether the first of some process's JSON lines was measured on this stack, or on none."""
+    with raw.open(encoding="utf-8") as lines:
+        settings = json.loads(lines.readline() or "{}").get("settings", {})
+    own = stack.model_dump(mode="json")
+    return bool(settings.get("stack", own) == own)
+
+
+def _cell_sample(
+    raw: Path, records: Sequence[DecodeRecord], seconds: float, megabytes: float, process: str | None = None
+) -> Sample:
+    # Records stand cell by cell: several where an ablation decoded more than one in its process.
+    cells = [settings for settings, _ in groupby(record.settings for record in records)]
+    companion = rounds_path(raw) if isinstance(cells[0], CellSettings) else requests_path(raw)
+    work_s = sum(map(_record_seconds, records))
+    return Sample(
+        work=cells_work(cells),
+        start_s=max(0.0, seconds - work_s),
+        work_s=work_s,
+        megabytes=megabytes,
+        bytes=raw.stat().st_size + companion.stat().st_size,
+        process=process,
+    )
+
+
+def _finished(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Benchmark file and records of processes that may have decoded cells."""
+    for name, results in CELL_FOLDERS.items():
+        for log in sorted((folder / "logs").glob(f"**/{name}/*.tsv")):
+            raw = _results(folder, log.parents[1]) / results / f"{log.stem}.jsonl"
+            if raw.is_file():
+                yield log, raw
 
 
 def _readable(read: Callable[[Path], list[Record]], raw: Path) -> list[Record]:
-    """Its records; none where they are of an older form: a run would replace them, so they foretell nothing."""
+    """Its records; none where they are a probe's, or of an older form: a run would replace them."""
     try:
         return read(raw)
     except UserError:
@@ -120,6 +119,6 @@ def _record_seconds(record: DecodeRecord) -> float:
     return (prefill + (record.decode_ms or 0.0) + staged) / MILLISECONDS
 
 
-def _raw(folder: Path, logs: Path) -> Path:
-    """logs/, logs/smoke/ -> results/raw, results/smoke/raw"""
-    return folder / "results" / logs.relative_to(folder / "logs") / "raw"
+def _results(folder: Path, logs: Path) -> Path:
+    """logs/, logs/smoke/ -> results/, results/smoke/"""
+    return folder / "results" / logs.relative_to(folder / "logs")

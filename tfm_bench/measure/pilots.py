@@ -49,7 +49,7 @@ def _timed(kind: str, settings: str, output: Path) -> tuple[float, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise UserError("estimate: the pilot failed; the lines above say why")
+        raise UserError("the pilot failed; the lines above say why")
     return time.monotonic() - start, usage.ru_maxrss * KIBIBYTE / BYTES_PER_MEGABYTE
 
 

@@ -22,7 +22,7 @@ SECONDS = 60  # per minute
 
 def write_plan(benchmarks: Iterable[str], plan: Path = PLAN, expected: Path = EXPECTED) -> None:
     """benchmarks: Snakemake's benchmark files of the processes that will measure, written as they end."""
-    known = _expected_seconds(expected)
+    known = {name: seconds for name, (seconds, _) in expected_costs(expected).items()}
     # A process that the committed run did not have takes as long as its others do on average.
     usual = sum(known.values()) / len(known) if known else float(SECONDS)
     jobs = {name: known.get(name, usual) for name in benchmarks}
@@ -35,23 +35,31 @@ def progress_line(plan: Path = PLAN) -> str | None:
         return None
     written = json.loads(plan.read_text(encoding="utf-8"))
     jobs: Mapping[str, float] = written["jobs"]
-    done = [name for name in jobs if _ended(Path(name), written["started_at"])]
-    foretold = sum(jobs[name] for name in done)
-    scale = sum(benchmark(Path(name))[0] for name in done) / foretold if foretold else 1.0
+    done = {name: benchmark(Path(name))[0] for name in jobs if _ended(Path(name), written["started_at"])}
+    scale = ratio(done, jobs) or 1.0
     left = scale * sum(seconds for name, seconds in jobs.items() if name not in done)
     return f"measuring process {len(done) + 1} of {len(jobs)}, about {left / SECONDS:.0f} min left"
+
+
+def expected_costs(path: Path = EXPECTED) -> dict[str, tuple[float, float]]:
+    """Benchmark file -> seconds and peak memory (MB) of its process in the committed run; empty without one."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {row["benchmark"]: (float(row["seconds"]), float(row["megabytes"])) for row in rows}
+
+
+def ratio(took: Mapping[str, float], foretold: Mapping[str, float]) -> float | None:
+    """How many times longer than foretold it took what is in both; None where that is nothing."""
+    both = took.keys() & foretold.keys()
+    expected = sum(foretold[name] for name in both)
+    return sum(took[name] for name in both) / expected if expected else None
 
 
 def _ended(path: Path, started_at: float) -> bool:
     """Whether the process ended in this run: an older benchmark file is that of an earlier one."""
     return path.is_file() and path.stat().st_mtime >= started_at
-
-
-def _expected_seconds(path: Path) -> dict[str, float]:
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {row["benchmark"]: float(row["seconds"]) for row in csv.DictReader(lines)}
 
 
 def main() -> None:
