@@ -148,7 +148,7 @@ class Stack:
         kind, place = getattr(torch, dtype), choose_device(device)
         weaver = load_weaver(directory / "weaver", kind) if with_weaver else None
         if place.type == "cuda":
-            announce_memory(directory, weaver, kind, gdn_verify or "fused", capacity)
+            announce_memory(directory, weaver, kind, (gdn_verify or "fused", commit), capacity)
         drafter = DrafterRuntime.from_pretrained(directory / "drafter", dtype=kind, device=place.type)
         target = Target.from_pretrained(
             directory / "target",

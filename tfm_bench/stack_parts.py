@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -21,15 +22,18 @@ from tfm_bench.models.weaver import Weaver
 
 
 def announce_memory(
-    directory: Path, weaver: Weaver | None, dtype: torch.dtype, gdn_verify: str, capacity: Capacity
+    directory: Path, weaver: Weaver | None, dtype: torch.dtype, gdn: tuple[str, str], capacity: Capacity
 ) -> None:
-    """Prints the memory plan; raises UserError with the number of GB that the GPU lacks."""
+    """Prints the memory plan; raises UserError with the number of GB that the GPU lacks. gdn: verify and commit."""
+    # Graphs and what they record hold each other: an earlier stack of this process may still stand there.
+    gc.collect()
+    torch.cuda.empty_cache()
     configs = StackConfigs(
         text_config(directory / "target"),
         DFlashConfig.from_file(directory / "drafter"),
         None if weaver is None else weaver.config,
     )
-    plan = memory_plan(configs, dtype, capacity, gdn_verify=gdn_verify)
+    plan = memory_plan(configs, dtype, capacity, gdn_verify=gdn[0], commit=gdn[1])
     print(plan_table(plan), end="", file=sys.stderr)
     require_memory(plan, torch.cuda.mem_get_info()[0], torch.cuda.get_device_name())
 

@@ -55,7 +55,7 @@ def node_recurrent(
     states = root.new_empty(k.shape[1], *root.shape)
     nodes = states.unbind(0)
     per_node = zip(*(x.unbind(0) for x in steps), strict=True)
-    for parent, state, step in zip(structure.parents.tolist(), nodes, per_node, strict=True):
+    for parent, state, step in zip(structure.parent_list, nodes, per_node, strict=True):
         decay, reads, carry, key, update = step
         torch.mul(nodes[parent] if parent >= 0 else root, decay, out=state)
         carry.baddbmm_(reads, state)

@@ -34,6 +34,11 @@ class TreeStructure:
         return cls(parents, torch.from_numpy(depths).to(device), torch.from_numpy(ancestors).to(device))
 
     @cached_property
+    def parent_list(self) -> list[int]:
+        """parents on the host: read once, as on a GPU each time would be a wait."""
+        return self.parents.tolist()
+
+    @cached_property
     def levels(self) -> list[Tensor]:
         """Node indices of each depth, shallowest first."""
         return [torch.nonzero(self.depths == depth).flatten() for depth in range(int(self.depths.max()) + 1)]
@@ -41,7 +46,7 @@ class TreeStructure:
     @cached_property
     def leaves(self) -> list[int]:
         """Nodes without children."""
-        inner = set(self.parents.tolist())
+        inner = set(self.parent_list)
         return [node for node in range(self.parents.shape[0]) if node not in inner]
 
     @cached_property
@@ -52,7 +57,7 @@ class TreeStructure:
         """
         history = CONV_WIDTH - 1
         rows: list[list[int]] = []
-        for node, parent in enumerate(self.parents.tolist()):
+        for node, parent in enumerate(self.parent_list):
             before = rows[parent] if parent >= 0 else list(range(-1, history))
             rows.append([*before[1:], history + node])
         return torch.tensor(rows, device=self.parents.device)

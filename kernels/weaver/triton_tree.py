@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,7 @@ class TritonWeaverTree:
             self._mlp = ("gate_up_proj", "down_proj")
         self._max_depths = (self._positions if rotary is None else rotary[0]).shape[0] - 1
         self._plans: dict[tuple[int, int, int], Plan] = {}
+        self._pool: Any = None  # one for the graphs of all shapes: results lie outside, and they run one at a time
 
     def capture(self, *, depths: int, budget: int, width: int) -> None:
         """Record the growth of trees of this shape in one CUDA graph, which `grow` replays from then on.
@@ -80,8 +82,10 @@ class TritonWeaverTree:
         with torch.cuda.stream(stream):
             self._run(plan)
         torch.cuda.current_stream(self._qkv.device).wait_stream(stream)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             self._run(plan)
         plan.graph = graph
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tfm_bench.measure.cells import ablation_cells
 from tfm_bench.measure.invariants import check_invariants
 from tfm_bench.measure.probe_records import ablation_probe
 from tfm_bench.measure.round_times import RoundTimes, measure_round_times, tree_sizes
+from tfm_bench.models.target import Target
 from tfm_bench.report.ablation_data import read_ablation
 from tfm_bench.report.ablations import auto_budget as report
 from tfm_bench.variants import variant_of
@@ -58,6 +61,24 @@ def test_the_text_is_that_of_plain_decoding(steep, arm, temperature):
     widths = {done.verify_width for done in found.rounds}
     assert max(widths) <= arm.budget + 1
     assert min(widths) < arm.budget + 1
+
+
+class Stepped(Target):
+    """As a target with graphs, which has one for each width."""
+
+    width_step = 4
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.method)
+def test_where_widths_are_recorded_there_are_few(steep, arm):
+    stack, options = random_stack(), {"temperature": 1.0, "seed": 3, "max_new_tokens": 40}
+    target = copy.copy(stack.target)
+    target.__class__ = Stepped
+    found = generate(variant_of(replace(stack, target=target), AUTO), [1, 2, 3], arm, **options)
+    assert found.tokens == generate(stack, [1, 2, 3], Arm("ar"), **options).tokens
+    widths = {done.verify_width for done in found.rounds}
+    assert widths <= {1, 5, 9, 13}
+    assert len(widths) > 1
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.method)

@@ -118,7 +118,7 @@ def test_the_table_has_exactly_the_promised_columns(measured):
     table = kernel_table(measured(settings_for()))
     assert ",".join(COLUMNS) == (
         "device,implementation,shapes,tree,nodes,batch,arm,phase,median_ms,p20_ms,p80_ms,state_bytes,relative_error,"
-        "roofline_ms,status,reason,commit,cache,runs,threads,dtype,measured_at"
+        "roofline_ms,status,reason,commit,cache,runs,threads,dtype,measured_at,launch"
     )
     assert list(table.columns) == COLUMNS
     assert len(table) == 8 * (4 + 3 + 3 + 4)

@@ -41,7 +41,7 @@ def kernel_cell(settings: KernelSettings, trees: Path, output: Path) -> None:
             },
             **{"status": "ok", "samples_ms": [ARM_MS[arm] * factor * case.nodes / 16] * settings.kernels.least_runs},
             **{"state_bytes": case.nodes * 1000, "relative_error": 1e-7, "floor": FLOOR, "depth": 3, "path_nodes": 3},
-            **{"layers": 1, "allocator": "keep", "settings": settings, "provenance": provenance},
+            **{"layers": 1, "allocator": "keep", "launch": "eager", "settings": settings, "provenance": provenance},
         )
         for case in settings.kernels.cases()
         for arm in ARM_MS

@@ -198,7 +198,7 @@ class TorchExpansion:
         depths, size, rank = draft_logits.shape[0], runtime.pool_size, runtime.residual_head.shape[1]
         self.pool_ids = draft_logits.new_empty(depths, size, dtype=torch.int64)
         self.pool_logits = draft_logits.new_empty(depths, size)
-        self.pool_heads = runtime.residual_head.new_empty(depths, size, rank)
+        self.pool_heads = draft_logits.new_empty(depths, size, rank)
         self.pooled: set[int] = set()
 
     def __call__(self, nodes: list[Node]) -> Children:
@@ -220,7 +220,7 @@ class TorchExpansion:
             ids = ordered_topk(self.draft_logits[depth], self.runtime.pool_size)
             self.pool_ids[depth] = ids
             self.pool_logits[depth] = self.draft_logits[depth, ids]
-            torch.index_select(self.runtime.residual_head, 0, ids, out=self.pool_heads[depth])
+            self.pool_heads[depth] = self.runtime.residual_head.index_select(0, ids)
         self.pooled |= depths
 
     def _mask(self, nodes: list[Node]) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ Result = TypeVar("Result")
 Cache = Literal["cold", "warm"]
 
 FLUSH_BYTES = 2**28  # beyond the L2 of any GPU
-WARM_REPLAYS = 10
+WARM_CALLS = 10
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
@@ -47,7 +49,7 @@ class CpuClock:
 
 
 class CudaClock:
-    """CUDA events. Cold: L2 is overwritten before the call, which also hides the launch. Warm: the mean of replays."""
+    """CUDA events. Cold: L2 is overwritten before the call, which also hides the launch. Warm: the mean of a row."""
 
     caches: tuple[Cache, ...] = ("cold", "warm")
 
@@ -55,38 +57,76 @@ class CudaClock:
         self._flush: Tensor = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
 
     def prepare(self, work: Callable[..., Result], *arguments: Any) -> Callable[..., Result]:
-        """A graph of one call; its replay returns the tensors of the capture. Work that synchronises stays as it is."""
+        """A graph of one call, whose replay returns the tensors of the capture. Work that waits stays as it is."""
         work(*arguments)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                captured = work(*arguments)
-        except RuntimeError:
-            torch.cuda.synchronize()
+        if _waits(work, *arguments):
             return work
-
-        def replay(*_: Any) -> Result:
-            graph.replay()
-            return captured
-
-        return replay
+        once, result = _captured(partial(work, *arguments))
+        return Replayed(once, _captured(partial(_in_a_row, work, *arguments))[0], result)
 
     def time(self, work: Callable[..., Result], *arguments: Any, cache: Cache | None = None) -> tuple[float, Result]:
-        """Milliseconds of one call."""
-        calls = WARM_REPLAYS if cache == "warm" else 1
+        """Milliseconds of one call. Warm: a row in one graph, as a launch takes longer than a short kernel runs."""
+        warm = cache == "warm"
         if cache == "cold":
             self._flush.zero_()
-        elif cache == "warm":
+        elif warm:
             work(*arguments)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(calls - 1):
-            work(*arguments)
-        result = work(*arguments)
+        if warm and isinstance(work, Replayed):
+            work.row.replay()
+            result = work.result
+        elif warm:
+            result = _in_a_row(work, *arguments)
+        else:
+            result = work(*arguments)
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / calls, result
+        return start.elapsed_time(end) / (WARM_CALLS if warm else 1), result
+
+
+@dataclass(frozen=True)
+class Replayed(Generic[Result]):
+    """Graphs of one call and of WARM_CALLS in a row; result: the tensors that `once` writes."""
+
+    once: torch.cuda.CUDAGraph
+    row: torch.cuda.CUDAGraph
+    result: Result
+
+    def __call__(self, *_: Any) -> Result:
+        self.once.replay()
+        return self.result
+
+
+def _in_a_row(work: Callable[..., Result], *arguments: Any) -> Result:
+    for _ in range(WARM_CALLS - 1):
+        work(*arguments)
+    return work(*arguments)
+
+
+def _waits(work: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether the host waits for the device: asked beforehand, as a capture that fails spoils those that follow."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work(*arguments)
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+    return False
+
+
+def _captured(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            result = work()
+    except RuntimeError:
+        torch.cuda.set_stream(stream)  # torch leaves that of the capture, where it fails
+        raise
+    return graph, result
 
 
 def keep_freed_memory() -> bool:

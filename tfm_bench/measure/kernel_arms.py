@@ -14,7 +14,8 @@ from torch import Tensor
 from kernels.gdn_tree import GdnTreeOutputs, Implementation
 from tfm_bench.measure.files import BYTES_PER_MEGABYTE
 from tfm_bench.measure.kernel_problems import Expected, Problem, relative_rms
-from tfm_bench.measure.kernel_records import Commit, Phase, Status
+from tfm_bench.measure.kernel_records import Commit, Phase
+from tfm_bench.measure.sampled import Status
 
 # Relative RMS against the fp64 definition on the inputs as the arm sees them. bfloat16 outputs alone round by 1.7e-3.
 BOUNDS = {"float32": 2e-6, "bfloat16": 4e-3}

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from tfm_bench.config import KernelSettings
 from tfm_bench.errors import UserError
 from tfm_bench.kernel_config import ImplementationName, Shapes, TreeKind
 from tfm_bench.measure.files import read_json_lines
 from tfm_bench.measure.provenance import Provenance
+from tfm_bench.measure.sampled import Launch, Sampled
 
-SCHEMA_VERSION = 1
-VERSION = 1
+SCHEMA_VERSION = 2
+VERSION = 2
 
 Phase = Literal["verify", "commit_replay", "commit_fold", "commit_select", "total"]
 Commit = Literal["replay", "fold", "select"]
-Status = Literal["ok", "failed", "skipped", "unsupported"]
 
 COLUMNS = [
     *["device", "implementation", "shapes", "tree", "nodes", "batch", "arm", "phase", "median_ms", "p20_ms", "p80_ms"],
     *["state_bytes", "relative_error", "roofline_ms", "status", "reason", "commit", "cache", "runs", "threads"],
-    *["dtype", "measured_at"],
+    *["dtype", "measured_at", "launch"],
 ]
 ARM_KEYS = ["implementation", "shapes", "tree", "nodes", "batch", "arm", "cache"]
 
@@ -43,15 +43,14 @@ class Floor(BaseModel):
     milliseconds: float
 
 
-class KernelRecord(BaseModel):
-    """One arm in one phase on one problem. Times exist only where `status` is ok, a reason only where it is not.
+class KernelRecord(Sampled):
+    """One arm in one phase on one problem.
 
-    samples_ms: one time per run, in the order of the runs. relative_error: RMS against the fp64 definition; of outputs
+    relative_error: RMS against the fp64 definition; of outputs
     (verify), of the committed state (commit_*), the larger of the two (total). state_bytes: what the layer keeps from
     verification to its commit. layers: states that rotate. cache: whether the committed state is read cold or warm.
+    launch: whether a verification is replayed from a CUDA graph; None where nothing was timed.
     """
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
     schema_version: int = SCHEMA_VERSION
     implementation: ImplementationName
@@ -63,9 +62,6 @@ class KernelRecord(BaseModel):
     phase: Phase
     commit: Commit | None
     cache: Literal["cold", "warm"]
-    status: Status
-    reason: str | None
-    samples_ms: list[float]
     state_bytes: int | None
     relative_error: float | None
     floor: Floor | None
@@ -73,14 +69,9 @@ class KernelRecord(BaseModel):
     path_nodes: int
     layers: int
     allocator: Literal["keep", "system"]
+    launch: Launch | None
     settings: KernelSettings
     provenance: Provenance
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.status == "ok") != bool(self.samples_ms) or (self.status == "ok") != (self.reason is None):
-            raise ValueError(f"status {self.status!r} with {len(self.samples_ms)} times and reason {self.reason!r}")
-        return self
 
 
 def read_kernel_records(path: Path) -> list[KernelRecord]:
@@ -106,7 +97,6 @@ def read_kernel_table(path: Path) -> pd.DataFrame:
 
 
 def _row(record: KernelRecord) -> dict[str, Any]:
-    p20, median, p80 = np.quantile(record.samples_ms, [0.2, 0.5, 0.8]) if record.samples_ms else [np.nan] * 3
     shown = {
         "implementation",
         "shapes",
@@ -121,8 +111,8 @@ def _row(record: KernelRecord) -> dict[str, Any]:
         "reason",
     }
     return {
-        **record.model_dump(include=shown | {"state_bytes", "relative_error"}),
-        **{"median_ms": median, "p20_ms": p20, "p80_ms": p80, "runs": len(record.samples_ms)},
+        **record.model_dump(include=shown | {"state_bytes", "relative_error", "launch"}),
+        **record.quantiles(),
         "roofline_ms": record.floor.milliseconds if record.floor else np.nan,
         "dtype": record.settings.kernels.dtype,
         **record.provenance.model_dump(include={"device", "threads"}),

@@ -13,6 +13,7 @@ from tfm_bench.measure.clocks import Cache, Clock
 from tfm_bench.measure.kernel_arms import COMMIT_PHASES, KernelArm
 from tfm_bench.measure.kernel_problems import Problem
 from tfm_bench.measure.kernel_records import Commit, Phase
+from tfm_bench.measure.sampled import Launch
 
 Times = dict[tuple[Phase, Commit | None], float]
 Runner = TypeVar("Runner")
@@ -42,10 +43,13 @@ class TimedArm:
         state = states.take()
         verify = arm.timed_verify(problem, state)
         self._verify = clock.prepare(verify, state)
+        self.launch: Launch = "eager" if self._verify is verify else "graphs"
         result = self._verify(state)
         self._commits, self._totals = {}, {}
         for commit in arm.commits:
-            self._commits[commit] = clock.prepare(partial(arm.run_commit, commit, problem), result, state)
+            work = partial(arm.run_commit, commit, problem)
+            # A graph reads the memory that it was recorded with, where only a graph writes results again.
+            self._commits[commit] = work if self.launch == "eager" else clock.prepare(work, result, state)
             self._totals[commit] = clock.prepare(partial(arm.run_total, commit, problem, verify), state)
             self._commits[commit](result, state)
         states.restore(state)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -45,11 +46,19 @@ from tfm_bench.measure.roofline import (
     phase_work,
     tree_counts,
 )
+from tfm_bench.measure.sampled import Launch
 
-VERSION = 3
+VERSION = 4
 DISK_MEGABYTES = 50
 
 Samples = dict[tuple[KernelArm, Cache], list[Times]]
+
+
+class Timed(NamedTuple):
+    """Of one problem: times per arm and cache state, and how each arm was launched."""
+
+    samples: Samples
+    launches: dict[KernelArm, Launch]
 
 
 @dataclass(frozen=True)
@@ -111,9 +120,9 @@ def kernel_cell(
         print(f"kernels: {len(cases)} problems warm after {time.monotonic() - start:.1f} s", file=sys.stderr)
         before = bench.measure_limits()
         timed = with_progress(cases, "kernels, measure", unit="problems", weight=_weight)
-        samples = {case: _time_case(bench, case, verdicts[case]) for case in timed}
+        times = {case: _time_case(bench, case, verdicts[case]) for case in timed}
         limits = best_of(before, bench.measure_limits())
-    records = [r for case in cases for r in _records(bench, limits, case, verdicts[case], samples[case])]
+    records = [r for case in cases for r in _records(bench, limits, case, verdicts[case], times[case])]
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
 
 
@@ -151,23 +160,24 @@ def _judge_case(bench: _Bench, case: KernelCase) -> list[Verdict]:
     return [judge(arm, problem, expected, bench.settings.kernels.memory_megabytes) for arm in bench.arms]
 
 
-def _time_case(bench: _Bench, case: KernelCase, verdicts: list[Verdict]) -> Samples:
+def _time_case(bench: _Bench, case: KernelCase, verdicts: list[Verdict]) -> Timed:
     """Times of the arms that are right, every one run once more before the first is timed."""
     problem, kernels = bench.problem(case), bench.settings.kernels
     states = RotatedStates(problem.state, bench.layers(case))
     right = [arm for arm, verdict in zip(bench.arms, verdicts, strict=True) if verdict.status == "ok"]
     timed = {arm: TimedArm(arm, problem, states, bench.clock) for arm in right}
-    return interleaved(
+    samples = interleaved(
         [(arm, cache) for arm in right for cache in bench.caches(case)],
         lambda runner: timed[runner[0]].run(runner[1]),
         least=kernels.least_runs,
         most=kernels.most_runs,
         seconds=kernels.arm_seconds,
     )
+    return Timed(samples, {arm: runner.launch for arm, runner in timed.items()})
 
 
 def _records(
-    bench: _Bench, limits: Limits, case: KernelCase, verdicts: list[Verdict], samples: Samples
+    bench: _Bench, limits: Limits, case: KernelCase, verdicts: list[Verdict], timed: Timed
 ) -> Iterator[KernelRecord]:
     structure = TreeStructure.from_parents(torch.tensor(tree_parents(case, bench.recorded)))
     length = len(committed_path(structure, bench.settings.kernels.path))
@@ -184,7 +194,7 @@ def _records(
                 cache=cache,
                 status=verdict.status,
                 reason=verdict.reason,
-                samples_ms=[times[phase, commit] for times in samples.get((arm, cache), [])],
+                samples_ms=[times[phase, commit] for times in timed.samples.get((arm, cache), [])],
                 state_bytes=kept_bytes(kept, sizes) if kept else None,
                 relative_error=_error_of(verdict.errors, phase, commit),
                 floor=_floor(limits, cache, phase_work(arm.name, phase, commit, sizes)),
@@ -192,6 +202,7 @@ def _records(
                 path_nodes=length,
                 layers=bench.layers(case),
                 allocator=bench.allocator,
+                launch=timed.launches.get(arm),
                 settings=bench.settings,
                 provenance=bench.provenance,
             )

@@ -114,6 +114,7 @@ def _measure(stack: Stack, settings: LatencySettings, provenance: Provenance) ->
             _run(stacks[arm.gdn_verify], arm, latency, samples[arm], warm=repeat < 0)
         except torch.OutOfMemoryError as error:
             reasons[arm] = str(error).partition("\n")[0]
+            _forget(stacks[arm.gdn_verify])
     for arm, stage in product(arms, STAGES):
         yield _record(stacks[arm.gdn_verify], arm, stage, samples[arm][stage], reasons.get(arm), settings, provenance)
 
@@ -149,6 +150,13 @@ def _prepared(stack: Stack, accepted: int) -> Stack:
     """The stack with builders whose trees have a known shape, and a walk that accepts so many drafts."""
     builders = {method: _shaped(builder) for method, builder in BUILDERS.items()}
     return replace(stack, builders=builders, rule=Rule("forced", _Forced(accepted)))
+
+
+def _forget(stack: Stack) -> None:
+    """Gives up the memory of a run that found too little, so that it fails no arm but its own."""
+    if isinstance(stack.target, GraphedTarget):
+        stack.target.forget()
+        torch.cuda.empty_cache()
 
 
 def _verified_by(stack: Stack, method: str) -> Stack:

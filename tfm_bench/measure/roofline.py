@@ -79,15 +79,15 @@ def measure_limits(clock: Clock, device: torch.device, dtype: torch.dtype) -> Li
     stream = torch.ones(2, STREAM_BYTES // FLOAT_BYTES, device=device)
     streamed = stream[0]
     bandwidth = max(
-        _copy_rate(clock, stream),
-        STREAM_BYTES / _fastest(clock, lambda: streamed.sum()),
+        _copy_rate(clock, stream, "cold"),
+        STREAM_BYTES / _fastest(clock, lambda: streamed.sum(), "cold"),
         # In place, as commits are: unlike in a copy no line is fetched only to be overwritten.
-        2 * STREAM_BYTES / _fastest(clock, lambda: streamed.mul_(1.0)),
+        2 * STREAM_BYTES / _fastest(clock, lambda: streamed.mul_(1.0), "cold"),
     )
-    cached = max(_copy_rate(clock, stream[:, : size // FLOAT_BYTES]) for size in CACHED_BYTES)
+    cached = max(_copy_rate(clock, stream[:, : size // FLOAT_BYTES], "warm") for size in CACHED_BYTES)
     size = GEMM_SIZE[device.type]
     left, right, product = (torch.rand(size, size, device=device).to(dtype) for _ in range(3))
-    gemm_seconds = _fastest(clock, lambda: torch.mm(left, right, out=product))
+    gemm_seconds = _fastest(clock, lambda: torch.mm(left, right, out=product), "cold")
     return Limits(bandwidth, max(cached, bandwidth), 2 * size**3 / gemm_seconds)
 
 
@@ -96,14 +96,15 @@ def best_of(*measured: Limits) -> Limits:
     return Limits(*map(max, zip(*measured, strict=True)))
 
 
-def _copy_rate(clock: Clock, buffers: Tensor) -> float:
+def _copy_rate(clock: Clock, buffers: Tensor, cache: Cache) -> float:
     target, source = buffers
-    return 2 * source.numel() * FLOAT_BYTES / _fastest(clock, lambda: target.copy_(source))
+    return 2 * source.numel() * FLOAT_BYTES / _fastest(clock, lambda: target.copy_(source), cache)
 
 
-def _fastest(clock: Clock, work: Callable[[], Tensor]) -> float:
+def _fastest(clock: Clock, work: Callable[[], Tensor], cache: Cache) -> float:
+    """Seconds. cache: as kernels are timed, where the clock can bring it about; else launches would be in it."""
     prepared = clock.prepare(work)
-    return min(clock.time(prepared)[0] for _ in range(PROBE_RUNS)) / 1e3
+    return min(clock.time(prepared, cache=cache if clock.caches else None)[0] for _ in range(PROBE_RUNS)) / 1e3
 
 
 def tree_counts(structure: TreeStructure) -> TreeCounts:

@@ -40,6 +40,11 @@ def tree_sizes(budget: int, step: int) -> list[int]:
     return [*sizes, budget]
 
 
+def growth_step(stack: Stack, arm: Arm) -> int:
+    """Drafts by which trees of free size differ: those of a Weaver call, and what the target pads to."""
+    return max(1, arm.expansion_width, stack.target.width_step)
+
+
 def measure_round_times(stack: Stack, arm: Arm) -> RoundTimes:
     """Rounds of `arm` with smaller and smaller trees: draft, tree, verification, acceptance and commit together.
 
@@ -47,7 +52,7 @@ def measure_round_times(stack: Stack, arm: Arm) -> RoundTimes:
     round takes depends on how many they are and hardly on which. Runs every size that growth can stop at once before:
     the first verification of a width takes longer than all others.
     """
-    step = max(1, arm.expansion_width)
+    step = growth_step(stack, arm)
     sizes = tree_sizes(arm.budget, step)
     for size in (*range(step, arm.budget, step), arm.budget):
         _rounds_ms(stack, arm, size, seed=0, tokens=1)

@@ -26,7 +26,7 @@ class PendingGdn:
     """What one Gated-DeltaNet layer computed for the tree under verification, kept until the commit.
 
     inputs [1, N, C] of the convolution; k [1, N, H, K], normalised; v, pseudo_values [1, N, HV, V]; g, beta [1, N, HV];
-    states [1, N, HV, K, V] where the method stores them.
+    states [1, N, HV, K, V] where the method stores them and the commit reads them.
     """
 
     inputs: Tensor
@@ -46,7 +46,8 @@ class TargetState:
     scratch - N + i, context position p in row scratch + p, so that both lie side by side at any width. recurrent
     [GDN layers, HV, K, V] fp32; conv [GDN layers, C, 3], oldest input first. hidden_context [max_length] is added to
     attention scores: 0 for committed rows, -inf beyond. rotary holds cos and signed sin, one row per position. Of
-    the tree under verification: pending, layer by layer, or in its place stacked, the fields that the commit reads.
+    the tree under verification: pending, layer by layer, or in its place stacked, the fields that the commit reads;
+    keeps_states: whether the states of its nodes are among them.
     """
 
     keys: Tensor
@@ -60,6 +61,7 @@ class TargetState:
     scratch: int
     extent_step: int
     kernels: Implementation = TORCH
+    keeps_states: bool = False
     length: int = 0
     pending_width: int = 0
     pending: list[PendingGdn] = field(default_factory=list)

@@ -186,9 +186,10 @@ class _RuntimeLayer:
         self.kind, self.heads, self.kv_heads = layer.kind, attention.heads, attention.kv_heads
         self.input_norm, self.post_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
         self.qkv = FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj])
-        scaled_query = attention.q_norm.weight * config.head_dim**-0.5
-        weights = head_weights([scaled_query, attention.k_norm.weight], [self.heads, self.kv_heads])
-        self.head_norm = InferenceNorm(weights, config.rms_norm_eps, weights.dtype)
+        dtype = attention.q_norm.weight.dtype
+        query, key = attention.q_norm.weight.float() * config.head_dim**-0.5, attention.k_norm.weight.float()
+        weights = head_weights([query, key], [self.heads, self.kv_heads])
+        self.head_norm = InferenceNorm(weights, config.rms_norm_eps, dtype)
         self.out = FusedLinear([attention.o_proj])
         self.gate_up, self.down = FusedLinear([mlp.gate_proj, mlp.up_proj]), FusedLinear([mlp.down_proj])
 

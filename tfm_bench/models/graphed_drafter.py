@@ -20,6 +20,7 @@ class GraphedDrafter(DrafterRuntime):
         self._state: DrafterState | None = None
         self._drafts: Graphed[Tensor] | None = None
         self._appends: Graphed[None] | None = None
+        self._prepared = False
 
     @torch.inference_mode()
     def new_state(self, max_length: int) -> DrafterState:
@@ -28,13 +29,14 @@ class GraphedDrafter(DrafterRuntime):
             self._state = super().new_state(max(max_length, self._max_length))
             self._drafts = Graphed(self._draft_static, self._backend, self.device)
             self._appends = Graphed(self._append_static, self._backend, self.device)
+            self._prepared = False
         self._state.length = 0
         return self._state
 
     @torch.inference_mode()
     def prepare(self, state: DrafterState) -> None:
         """Records all that rounds can need: every extent, and every number of accepted tokens."""
-        if self._appends is None or state is not self._state:
+        if self._appends is None or state is not self._state or self._prepared:
             return
         config = self.config
         block = torch.zeros(config.block_size, config.hidden_size, dtype=self.dtype, device=self.device)
@@ -46,6 +48,7 @@ class GraphedDrafter(DrafterRuntime):
         for tokens in range(1, min(config.block_size, state.max_length) + 1):
             features = torch.zeros(tokens, width, dtype=self.dtype, device=self.device)
             self._appends.recorded(tokens, features, torch.zeros(1, dtype=torch.int64))
+        self._prepared = True
 
     @torch.inference_mode()
     def draft(self, state: DrafterState, block_embeddings: Tensor, start: int) -> Tensor:

@@ -17,6 +17,7 @@ from tfm_bench.models.tree_transfer import packed, unpacked
 from tfm_bench.tree import TokenTree
 
 DEPTH_STEP = 16  # kernels take a bound on the depth: few of them, so few graphs
+WIDTH_STEP = 8
 
 
 class GraphKey(NamedTuple):
@@ -58,6 +59,7 @@ class GraphedTarget(Target):
         self._commits: Graphed[None] | None = None
         # By width, shared by the recordings of all extents: a tensor that each of them kept would be memory for each.
         self._verified: dict[int, Verified] = {}
+        self._prepared: set[tuple[int, int]] = set()  # widths, with the most nodes that are committed
         self._replayed = False  # whether the tree under verification was verified by a replay
 
     @property
@@ -67,6 +69,11 @@ class GraphedTarget(Target):
             return False  # states of all nodes would be held twice
         bounded = self.kernels.bounded_tree is not None and self.gdn_implementation == self.kernels.name
         return bounded or self.device.type == "cpu" or "linear_attention" not in self.config.layer_types
+
+    @property
+    def width_step(self) -> int:
+        """A recording per width: of trees that end where they please there would be hundreds."""
+        return WIDTH_STEP
 
     def with_gdn_verify(self, method: str, kernels: Implementation | None = None) -> GraphedTarget:
         """The same weights by another method, with a state and graphs of its own."""
@@ -82,15 +89,21 @@ class GraphedTarget(Target):
             self._verifications = Graphed(self._verify_static, self._backend, self.device)
             changed = (kept.recurrent, kept.conv)  # all else that a commit writes it may write twice
             self._commits = Graphed(self._commit_static, self._backend, self.device, changed)
-            self._verified = {}
+            self._verified, self._prepared = {}, set()
         kept.reset()
         self._replayed = False
         return kept
 
+    def forget(self) -> None:
+        """Gives up the kept state and what was recorded for it, as after a run that found no memory."""
+        self._state = self._verifications = self._commits = None
+        self._verified, self._prepared = {}, set()
+
     @torch.inference_mode()
     def prepare(self, state: TargetState, width: int, most_committed: int) -> None:
         """Records all that sequences which fill the state can need: every extent, every length of the path."""
-        if self._commits is None or state is not self._state or not self.records:
+        known = (width, most_committed) in self._prepared
+        if self._commits is None or state is not self._state or not self.records or known:
             return
         star = TokenTree.from_lists([0] * width, [-1] + [0] * (width - 1), [0.0] * width, width)
         for length in [*range(0, state.max_length, state.extent_step), state.max_length]:
@@ -99,7 +112,9 @@ class GraphedTarget(Target):
         start = torch.zeros(1, dtype=torch.int64)
         for committed in range(1, min(most_committed, width, state.max_length) + 1):
             self._commits.recorded(CommitKey(width, committed), torch.arange(committed), start)
+        self._prepared.add((width, most_committed))
         state.reset()
+        self._replayed = False  # else the prefill that follows would commit what was verified here
 
     @torch.inference_mode()
     def verify(self, state: TargetState, tree: TokenTree) -> TargetOutput:

@@ -22,15 +22,14 @@ class CudaGraphs:
     """CUDA graphs that share one memory pool: only one of them may be read before the next one is replayed."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._aside = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
         """Runs the work once aside, so that compilation and library set-up are not part of the recording."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
             work()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outputs = work()

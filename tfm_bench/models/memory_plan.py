@@ -47,7 +47,13 @@ class StackConfigs(NamedTuple):
 
 
 def memory_plan(
-    configs: StackConfigs, dtype: torch.dtype, capacity: Capacity, *, gdn_verify: str = "fused", table_bytes: int = 0
+    configs: StackConfigs,
+    dtype: torch.dtype,
+    capacity: Capacity,
+    *,
+    gdn_verify: str = "fused",
+    commit: str = "replay",
+    table_bytes: int = 0,
 ) -> list[Line]:
     """Every part on a device other than the CPU (where projections are kept twice), largest concerns first.
 
@@ -72,12 +78,13 @@ def memory_plan(
         Line("Gated-DeltaNet states", FP32 * gdn_elements(configs.target), True),
         Line("convolution windows", size * conv_elements(configs.target), True),
         Line("drafter context", size * drafter_elements(configs.drafter, capacity.length), True),
-        Line("kept from verify to commit", _pending_bytes(configs.target, width, size, gdn_verify), False),
+        Line("kept from verify to commit", _pending_bytes(configs.target, width, size), False),
+        Line("states of tree nodes", _node_state_bytes(configs.target, width, gdn_verify, commit), False),
         Line("logits", (2 * FP32 + size) * (capacity.width + configs.drafter.block_size) * vocab, False),
         Line("activations", 4 * size * width * _widest(configs.target), False),
     ]
     # Graphs of all shapes share one pool, which holds what the largest of them keeps.
-    pool = sum(line.bytes for line in lines[-3:])
+    pool = sum(line.bytes for line in lines[-4:])
     return [*lines, Line("graph pool", pool, False), Line("CUDA and libraries", RUNTIME_BYTES, False)]
 
 
@@ -130,8 +137,8 @@ def require_memory(plan: list[Line], free: int, device: str) -> None:
         )
 
 
-def _pending_bytes(config: Any, width: int, size: int, gdn_verify: str) -> int:
-    """What GDN layers keep of a tree: inputs, keys, values, pseudo-values, and states where the method stores them."""
+def _pending_bytes(config: Any, width: int, size: int) -> int:
+    """What GDN layers keep of a tree: inputs, keys, values and pseudo-values."""
     layers = _layers(config, "linear_attention")
     if not layers:
         return 0
@@ -139,8 +146,15 @@ def _pending_bytes(config: Any, width: int, size: int, gdn_verify: str) -> int:
     # The input projection holds z, b and a too; q, k and v are slices of one fp32 tensor, and are normalised beside it.
     projected = _channels(config) + values + 2 * config.linear_num_value_heads
     kept = size * projected + FP32 * (2 * _channels(config) + values)
-    states = FP32 * gdn_elements(config) // layers if gdn_verify in STATE_STORING else 0
-    return layers * width * (kept + states)
+    return layers * width * kept
+
+
+def _node_state_bytes(config: Any, width: int, gdn_verify: str, commit: str) -> int:
+    """A state per node where the method stores them: of all layers for a commit that reads them, else of one."""
+    layers = _layers(config, "linear_attention")
+    if not layers or gdn_verify not in STATE_STORING:
+        return 0
+    return width * FP32 * gdn_elements(config) // (1 if commit == "select" else layers)
 
 
 def _channels(config: Any) -> int:

@@ -115,6 +115,11 @@ class Target:
         return self.embedding.dtype
 
     @property
+    def width_step(self) -> int:
+        """Trees of free size are padded to a multiple of so many drafts."""
+        return 1
+
+    @property
     def hidden_size(self) -> int:
         """Width H of the residual stream."""
         return self.embedding.shape[1]
@@ -162,6 +167,7 @@ class Target:
             scratch=scratch,
             extent_step=EXTENT_STEP.get(self.device.type, DEFAULT_EXTENT_STEP),
             kernels=self.kernels,
+            keeps_states=self.commit_name == "select",
         )
 
     def prepare(self, state: TargetState, width: int, most_committed: int) -> None:

@@ -132,7 +132,9 @@ class GdnLayer:
             initial_state=state.recurrent[self.index : self.index + 1],
             structure=step.structure,
         )
-        state.pending.append(PendingGdn(inputs, k, v, g, beta, pseudo_values, states))
+        # Of all layers at once they are many times the model's other scratch; most commits do not read them.
+        kept = states if state.keeps_states else None
+        state.pending.append(PendingGdn(inputs, k, v, g, beta, pseudo_values, kept))
         out = self.gated_norm(outputs[0]).flatten(1) * silu(z[0])
         return self.mlp(self.out.add(out, x))
 

@@ -13,7 +13,9 @@ def tree_on(tokens: Tensor, structure: TreeStructure, device: torch.device) -> t
     """tokens [N] and structure on the device. What is derived from Python lists is derived before the move."""
     if structure.parents.device == device:
         return tokens, structure
-    return unpacked(to_device(packed(tokens, structure), device))
+    tokens, moved = unpacked(to_device(packed(tokens, structure), device))
+    moved.__dict__["parent_list"] = structure.parent_list  # there it would be a wait
+    return tokens, moved
 
 
 def packed(tokens: Tensor, structure: TreeStructure) -> Tensor:

@@ -8,7 +8,7 @@ from tfm_bench.config import STAGES
 from tfm_bench.measure.latency_records import KEYS
 from tfm_bench.report.arms import OK
 
-VERSION = 1
+VERSION = 2
 PARTS = (*STAGES, "other")
 ARM = ["method", "budget", "expansion_width"]
 COLUMNS = [
@@ -22,7 +22,8 @@ def table_latency(latency: pd.DataFrame, decode: pd.DataFrame) -> pd.DataFrame:
 
     projected: whether the line has a speedup: acceptance that another run recorded (its stack in acceptance_from,
     pooled over the datasets of its test split) times the round of plain decoding over that of the arm. A line per
-    temperature of that run, and one without for arms that it did not have.
+    temperature of that run, and one without for arms that it did not have. A target that lacks layers projects to
+    nothing: its drafter is whole.
     """
     stages = latency.pivot(index=KEYS, columns="stage", values="median_ms")
     rounds = stages.rename(columns={stage: f"{stage}_ms" for stage in PARTS} | {"round": "round_time_ms"})
@@ -30,7 +31,8 @@ def table_latency(latency: pd.DataFrame, decode: pd.DataFrame) -> pd.DataFrame:
     rows = arms.merge(rounds.reset_index(), on=KEYS, how="left")
     rows = rows.merge(recorded_acceptance(decode), on=ARM, how="left")
     plain = rows.loc[rows["method"] == "ar", "round_time_ms"].iloc[0]
-    rows["speedup"] = rows["acceptance_length"] * plain / rows["round_time_ms"]
+    whole = rows["target_layers"] == rows["all_layers"]
+    rows["speedup"] = (rows["acceptance_length"] * plain / rows["round_time_ms"]).where(whole)
     rows["projected"] = rows["speedup"].notna()
     return rows[COLUMNS]
 

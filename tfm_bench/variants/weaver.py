@@ -81,7 +81,7 @@ def _trained(stack: Stack, name: str) -> Stack:
         others = ", ".join(UNTRAINED)
         raise UserError(f"{folder}: not there; weaver_{name} needs a Weaver trained for it (without one: {others})")
     target, control = stack.target, CONTROLS.get(name, FULL)
-    trained = load_weaver(folder, target.dtype)
+    trained = load_weaver(folder, target.dtype).to(target.device)
     for key in ("d_model", "d_embed"):
         if getattr(trained.config, key) != target.hidden_size:
             found = f"{key} is {getattr(trained.config, key)}"

@@ -180,6 +180,39 @@ def test_what_is_prepared_is_all_that_rounds_need_and_leaves_no_trace(kind, few_
     assert backend.records == recorded == 2 * 9 + 6 + 9  # extents 0, 16, ..., 112, 120; lengths of paths
 
 
+def test_the_second_prompt_is_committed_as_the_first_was_and_recorded_no_more(few_extents):
+    """A prefill is no round: once its commits were replayed from graphs of tensors that were long gone."""
+    eager = make_target("hybrid4").with_gdn_verify("fused", KERNELS)
+    backend = RecordedOps()
+    graphed = GraphedTarget(eager, backend, Capacity(length=120, width=9))
+    counts = []
+    for seed in (0, 1):
+        tokens = random_tokens(11, seed)
+        expected, found = eager.new_state(120, 9), graphed.new_state(120, 9)
+        graphed.prepare(found, 9, 9)
+        counts.append((backend.records, backend.replays))
+        for target, state in ((eager, expected), (graphed, found)):
+            target.prefill(state, tokens)
+        for name in ("recurrent", "conv"):
+            assert torch.equal(getattr(found, name), getattr(expected, name))
+        for layer in range(found.keys.shape[0]):
+            rows = slice(found.scratch, found.scratch + 11)
+            assert torch.equal(found.keys[layer, :, rows], expected.keys[layer, :, rows])
+    assert counts[0] == counts[1]
+
+
+def test_what_a_target_forgets_is_made_anew(few_extents):
+    target = GraphedTarget(make_target("dense"), RecordedOps(), ROOM)
+    state = target.new_state(50, 4)
+    target.prepare(state, 4, 4)
+    target.forget()
+    fresh = target.new_state(50, 4)
+    assert fresh is not state
+    assert target._verifications.keys == []
+    target.prepare(fresh, 4, 4)
+    assert len(target._verifications.keys) == 5
+
+
 def test_a_generation_records_before_its_first_round(few_extents, monkeypatch):
     monkeypatch.setattr("tfm_bench.models.graphed_drafter.EXTENT_STEP", {"cpu": 16})
     stack, backend = random_stack("dense"), RecordedOps()

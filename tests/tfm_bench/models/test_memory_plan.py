@@ -79,14 +79,28 @@ def test_what_a_verification_keeps_is_not_estimated_too_low(stack, method):
     target = stack.target.with_gdn_verify(method)
     state, width = target.new_state(CAPACITY.length, CAPACITY.width), CAPACITY.width
     target.verify(state, TokenTree.chain([0] * width, [0.0] * width))
-    kept = [
-        value
-        for layer in state.pending
-        for value in (layer.inputs, layer.k, layer.v, layer.pseudo_values, layer.states)
-        if value is not None
-    ]
+    kept = [value for layer in state.pending for value in (layer.inputs, layer.k, layer.v, layer.pseudo_values)]
     planned = lines_of(configs_of("tiny", 8), gdn_verify=method)["kept from verify to commit"].bytes
     assert size(*kept) <= planned <= 1.5 * size(*kept)
+    assert all(layer.states is None for layer in state.pending)
+
+
+def test_states_of_nodes_are_held_for_a_commit_that_reads_them_and_else_for_one_layer(stack):
+    target = copy.copy(stack.target.with_gdn_verify("node_recurrent"))
+    target.commit_name = "select"
+    state, width = target.new_state(CAPACITY.length, CAPACITY.width), CAPACITY.width
+    target.verify(state, TokenTree.chain([0] * width, [0.0] * width))
+    layers = [size(layer.states) for layer in state.pending]
+    planned = {
+        (method, commit): lines_of(configs_of("tiny", 8), gdn_verify=method, commit=commit)[
+            "states of tree nodes"
+        ].bytes
+        for method in ("fused", "node_recurrent")
+        for commit in ("replay", "select")
+    }
+    assert planned["node_recurrent", "select"] == sum(layers)
+    assert planned["node_recurrent", "replay"] == layers[0]
+    assert planned["fused", "replay"] == planned["fused", "select"] == 0
 
 
 def test_a_dense_target_has_no_recurrent_state():
@@ -108,9 +122,9 @@ def test_the_27b_stack_has_the_sizes_of_the_design():
     assert lines["Weaver weights"].bytes == 2 * 56_694_784
     assert round(lines["Weaver tables"].bytes / 1e9, 2) == 2.03
     assert round(lines["target weights"].bytes / 1e9, 1) == 53.8
-    recurrent = lines_of(configs_of("27b", 64), gdn_verify="node_recurrent")["kept from verify to commit"].bytes
+    recurrent = {"gdn_verify": "node_recurrent", "commit": "select"}
     # 70 rows of 3.15 MB in each of 48 layers.
-    assert recurrent - lines["kept from verify to commit"].bytes == 70 * 150_994_944
+    assert lines_of(configs_of("27b", 64), **recurrent)["states of tree nodes"].bytes == 70 * 150_994_944
     assert 60e9 < total_bytes(list(lines.values())) < 70e9
 
 

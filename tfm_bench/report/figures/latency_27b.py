@@ -12,7 +12,7 @@ from tfm_bench.report.figures.stage_times import PART_STYLES
 from tfm_bench.report.latency import PARTS
 from tfm_bench.report.style import METHOD_STYLES, arm_style, house_style, new_figure
 
-VERSION = 1
+VERSION = 2
 COLUMNS = [
     *["method", "budget", "expansion_width", "gdn_verify", *(f"{part}_ms" for part in PARTS), "round_time_ms"],
     *["temperature", "acceptance_length", "speedup", "projected"],
@@ -35,19 +35,22 @@ def latency_note(latency: pd.DataFrame, table: pd.DataFrame) -> str:
     row, stacks = latency.iloc[0], "/".join(table["acceptance_from"].dropna().unique())
     where = f"{row['device']}, {row['threads']} threads, {row['dtype']}"
     what = f"shapes {row['shapes']}, random weights, {row['target_layers']} of {row['all_layers']} target layers"
-    return (
-        f"Measured {str(row['measured_at'])[:10]} on {where}; {what}.\n"
-        "Bars left: medians of each stage. Hatched: projected, not measured, from acceptance lengths of the stack "
-        f"{stacks or '(none)'}.\n"
-    )
+    if row["target_layers"] < row["all_layers"]:
+        projected = "No speedup is projected from a target that lacks layers: its drafter is whole."
+    else:
+        projected = f"Hatched: projected, not measured, from acceptance lengths of the stack {stacks or '(none)'}."
+    measured = f"Measured {str(row['measured_at'])[:10]} on {where}; {what}."
+    return f"{measured}\nBars left: medians of each stage. {projected}\n"
 
 
 def figure_latency_27b(data: pd.DataFrame, note: str) -> Figure:
-    """Stacked round times, and beside them hatched bars of projected speedups, an arm per line."""
+    """Stacked round times, and beside them, where there are any, hatched bars of projected speedups; an arm per line."""
     with house_style():
-        figure, ((times, speedups),) = new_figure(1, 2, note, panel_height=MARGIN_INCHES + BAR_INCHES * len(data))
+        panels = 2 if data["projected"].any() else 1
+        figure, ((times, *rest),) = new_figure(1, panels, note, panel_height=MARGIN_INCHES + BAR_INCHES * len(data))
         _stacks(times, data)
-        _projections(speedups, data)
+        for speedups in rest:
+            _projections(speedups, data)
         figure.legend(*times.get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS), fontsize=7)
     return figure
 
