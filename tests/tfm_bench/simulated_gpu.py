@@ -27,6 +27,7 @@ except ImportError:
     InterpretedFunction = None
 
 CUDA = torch.device("cuda", 0)
+_TO = nn.Module.to
 # The host needs what these compute before it can go on: a value, or the shape of the result.
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
@@ -119,6 +120,7 @@ def simulated_gpu():
         mock.patch("torch.cuda.is_available", return_value=True),
         mock.patch("torch.cuda.synchronize"),
         mock.patch("torch.Tensor.pin_memory", _pinned),
+        mock.patch("torch.nn.Module.to", _module_to),
     ]
     if InterpretedFunction is not None:
         run = InterpretedFunction.run
@@ -135,9 +137,9 @@ def simulated_gpu():
         yield stack.enter_context(SimulatedGpu())
 
 
-def on_gpu(module):
+def on_gpu(module, dtype=None):
     """A copy with its tensors there."""
-    module = copy.deepcopy(module)
+    module = _TO(copy.deepcopy(module), dtype)
     for part in module.modules():
         for table in (part._parameters, part._buffers):
             for name, value in table.items():
@@ -159,6 +161,14 @@ def _register_guard():
         except (OSError, subprocess.CalledProcessError):
             pytest.skip("a simulated GPU needs a C++ compiler")
         ctypes.CDLL(str(library))
+
+
+def _module_to(module, *wanted, **options):
+    """As nn.Module.to, which cannot put a tensor of another class into its parameters."""
+    places = [*wanted, *options.values()]
+    return (
+        on_gpu(module) if any(isinstance(place, torch.device) for place in places) else _TO(module, *wanted, **options)
+    )
 
 
 def _pinned(tensor):
