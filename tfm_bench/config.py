@@ -105,14 +105,9 @@ class ArmSettings(Strict):
     variant: Slug = DEFAULT_VARIANT
 
 
-class CellSettings(Strict):
-    """What one measuring process needs: the slice of the configuration that a cell depends on.
+class DecodingSettings(Strict):
+    """What cells of the engine and of a server share."""
 
-    arms: those of an ablation besides `ar`; without any, methods x budgets. prompt_tokens: length to which prompts are
-    brought by other prompts in front of them; None leaves them as they are. staged: whether stage times are measured.
-    """
-
-    stack: StackConfig
     dataset: Slug
     split: Literal["dev", "test"]
     temperature: Temperature
@@ -120,9 +115,19 @@ class CellSettings(Strict):
     prompts: Count | Literal["all"]
     methods: list[Method]
     budgets: list[Budget]
-    expansion_width: Count | Literal["auto"]
     max_new_tokens: int
     seed: int
+
+
+class CellSettings(DecodingSettings):
+    """What one measuring process needs: the slice of the configuration that a cell depends on.
+
+    arms: those of an ablation besides `ar`; without any, methods x budgets. prompt_tokens: length to which prompts are
+    brought by other prompts in front of them; None leaves them as they are. staged: whether stage times are measured.
+    """
+
+    stack: StackConfig
+    expansion_width: Count | Literal["auto"]
     arms: list[ArmSettings] = Field(default=[])
     prompt_tokens: Count | None = None
     staged: bool = True

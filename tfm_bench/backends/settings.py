@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from tfm_bench.config import Method, PromptCounts
+from tfm_bench.config import DecodingSettings, Method, PromptCounts
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
 from tfm_bench.stack_config import SOURCE, Part, PinnedPart, PromptedStack
@@ -128,20 +128,11 @@ class ServerConfig(Strict):
         return self
 
 
-class ServerCellSettings(Strict):
+class ServerCellSettings(DecodingSettings):
     """What one measuring process needs: the slice of the configuration that a server cell depends on."""
 
     stack: ServerStack
     sglang: SglangSettings
-    dataset: Slug
-    split: Literal["dev", "test"]
-    temperature: Temperature
-    repeat: Annotated[int, Field(ge=0)]
-    prompts: Count | Literal["all"]
-    methods: list[Method]
-    budgets: list[Budget]
-    max_new_tokens: int
-    seed: int
 
 
 def weaver_files(stack: ServerStack) -> list[str]:
