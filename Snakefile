@@ -8,6 +8,7 @@ from tfm_bench.backends.settings import load_server_config
 from tfm_bench.config import load_config, read_yaml
 from tfm_bench.errors import UserError
 from tfm_bench.smoke_config import smoke_mapping
+from tfm_bench.stack_files import run_folder
 
 min_version("9.27")
 
@@ -24,7 +25,7 @@ include: "workflows/report_items.smk"
 
 
 try:
-    read_yaml(DEFAULTS)
+    SHIPPED = str(read_yaml(DEFAULTS)["stack"]["name"])
 except UserError as error:
     stop(error)
 
@@ -38,17 +39,21 @@ if "sglang" not in config:
 # `regression` alone reads `baseline`; nothing that is measured depends on it.
 measured = {key: value for key, value in config.items() if key != "baseline"}
 
-# The wildcard {suite} in a path is empty for the run that the configuration describes, "smoke/" for the small one.
+# The wildcard {suite} in a path: RUN for the run that the configuration describes, SMALL for the small one. A stack other
+# than the shipped one has folders of its own, so that one run throws away nothing that another one measured.
 try:
     load = load_server_config if "sglang" in config else load_config
-    CONFIGS = {"": load(measured)}
-    CONFIGS["smoke/"] = load(smoke_mapping(CONFIGS[""], measured, read_yaml(SMOKE)), origin=str(SMOKE))
+    configured = load(measured)
+    RUN = run_folder(configured.stack.name, shipped=SHIPPED)
+    SMALL = f"{RUN}smoke/"
+    small = load(smoke_mapping(configured, measured, read_yaml(SMOKE)), origin=str(SMOKE))
 except UserError as error:
     stop(error)
+CONFIGS = {RUN: configured, SMALL: small}
 
 
 wildcard_constraints:
-    suite=r"(smoke/)?",
+    suite=f"({RUN}|{SMALL})",
     split="dev|test",
     dataset=r"[a-z0-9_-]+",
     temperature=r"\d{3,4}",
@@ -83,37 +88,43 @@ rule all:
     """All tables and figures: what `snakemake` makes without a target."""
     default_target: True
     input:
-        suite_outputs(""),
+        suite_outputs(RUN),
 
 
 rule reproduce:
     """All tables and figures (the same as all and reproduce_all)."""
     input:
-        suite_outputs(""),
+        suite_outputs(RUN),
 
 
 rule reproduce_all:
     """All tables and figures of the configured run: results/ and figures/."""
     input:
-        suite_outputs(""),
+        suite_outputs(RUN),
 
 
 rule smoke:
     """The same on a few short prompts, under two minutes: results/smoke/ and figures/smoke/."""
     input:
-        suite_outputs("smoke/"),
+        suite_outputs(SMALL),
 
 
 rule kernel_benchmark:
     """Gated-DeltaNet verification and commit, fused against recurrences: results/gdn_verify.csv, its table and figures."""
     input:
-        kernel_outputs(""),
+        kernel_outputs(RUN),
 
 
 rule latency_27b:
     """Rounds at the 27B shapes with random weights, nothing downloaded: results/latency_27b.csv, its table and figure."""
     input:
-        latency_outputs(""),
+        latency_outputs(RUN),
+
+
+rule download:
+    """All that the configured run fetches, its prompts prepared; nothing is measured."""
+    input:
+        fetched_files(RUN),
 
 
 rule retrain:

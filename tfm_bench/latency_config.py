@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from tfm_bench.config_types import Budget, Count, Strict
 
+HORIZON = 15  # drafted depths of all shapes: one below the drafter's block
 StackShapes = Literal["27b", "tiny"]
 GdnVerify = Literal["fused", "node_recurrent"]
 
@@ -22,7 +23,7 @@ class LatencyRun(Strict):
     budgets: list[Budget] = Field(min_length=1)
     expansion_widths: list[Count]
     context: Count
-    accepted: Annotated[int, Field(ge=0)]
+    accepted: Annotated[int, Field(ge=0, le=HORIZON)]
     rounds: Count
     repeats: Count
 

@@ -20,6 +20,7 @@ from tfm_bench.latency_config import StackShapes
 from tfm_bench.models.dflash import DFlashDrafter
 from tfm_bench.models.dflash_config import FULL, SLIDING, DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime
+from tfm_bench.models.memory_plan import StackConfigs
 from tfm_bench.models.target import Target
 from tfm_bench.models.weaver import Weaver
 from tfm_bench.models.weaver_config import WeaverConfig
@@ -113,6 +114,11 @@ def drafter_config(shapes: StackShapes, layers: int) -> DFlashConfig:
     """The drafter's config; in a target of fewer layers its taps stand where they stand in the whole one."""
     whole, config = all_layers(shapes), SIZES[shapes].drafter
     return dataclasses.replace(config, target_layer_ids=tuple(tap * layers // whole for tap in config.target_layer_ids))
+
+
+def stack_configs(shapes: StackShapes, layers: int) -> StackConfigs:
+    """Of the three parts."""
+    return StackConfigs(target_config(shapes, layers), drafter_config(shapes, layers), SIZES[shapes].weaver)
 
 
 def random_stack(

@@ -11,6 +11,18 @@ from tfm_bench.prompts.sources import DATASETS, splits
 from tfm_bench.stack_config import SOURCE, STACK_PARTS, PromptedStack, StackConfig
 
 SPLITS = ("dev", "test")
+# Folders of results/ and figures/ that are no run of a stack.
+RESERVED = frozenset({"checks", "expected", "figures", "metadata", "raw", "retrain", "schema", "smoke", "tables"})
+
+
+def run_folder(stack: str, *, shipped: str) -> str:
+    """Where runs of a stack stand in results/, figures/ and logs/: the shipped one's there, others' in a folder.
+
+    Raises UserError for a name that a folder has there already.
+    """
+    if stack in RESERVED:
+        raise UserError(f"stack.name: found {stack!r}; accepted is any other than {', '.join(sorted(RESERVED))}")
+    return "" if stack == shipped else f"{stack}/"
 
 
 def part_files(stack: StackConfig) -> list[str]:

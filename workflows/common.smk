@@ -9,7 +9,7 @@ from tfm_bench.measure.plan import write_plan
 from tfm_bench.measure.rounds import rounds_path
 from tfm_bench.measure.versions import family_version
 from tfm_bench.prompts.pins import read_pins
-from tfm_bench.stack_files import prompt_files, require_dev_split, splits_of, stack_files
+from tfm_bench.stack_files import is_prepared, part_files, prompt_files, require_dev_split, splits_of, stack_files
 
 TABLES = ("headline", "speedup", "acceptance_ratio", "stage_times")
 KERNEL_TABLES = ("gdn_verify",)
@@ -148,6 +148,22 @@ def server_files(wildcards):
         stop(error)
 
 
+def fetched_files(suite):
+    """What a run of the suite downloads or prepares."""
+    config = CONFIGS[suite]
+    stack = config.stack
+    prepared = [name for name in config.datasets if is_prepared(stack, name)]
+    prompts = [
+        file
+        for dataset in prepared
+        for split in splits_of(stack, dataset)
+        for file in prompt_files(stack, dataset=dataset, split=split)
+    ]
+    if is_served(suite):
+        return [*prompts, *(weaver_files(stack) if "tfm" in config.methods else [])]
+    return [*prompts, *(part_files(stack) if stack.parts is not None else [])]
+
+
 def server_params(wildcards):
     """The slice of the configuration that a server cell depends on."""
     return cell_slice(server_cell_settings, wildcards)
@@ -234,8 +250,9 @@ def compared_files(wildcards):
     except UserError as error:
         stop(error)
     # With their checks: impossible numbers are no side of a comparison.
-    kernels = ["results/gdn_verify.csv", "results/checks/roofline.csv"] if baseline.kernels is not None else []
-    return ["results/decode.csv", "results/checks/invariants.csv", *kernels]
+    names = ["decode.csv", "checks/invariants.csv"]
+    names += ["gdn_verify.csv", "checks/roofline.csv"] if baseline.kernels is not None else []
+    return [f"results/{RUN}{name}" for name in names]
 
 
 def is_regression(table):

@@ -15,7 +15,7 @@ rule prepare_dataset:
         "../environment.yml"
     params:
         version=family_version("prompts.prepare"),
-        wording=CONFIGS[""].stack.wording or "tfm",
+        wording=CONFIGS[RUN].stack.wording or "tfm",
         pins=dataset_pin,
     script:
         "scripts/prepare_dataset.py"

@@ -3,18 +3,18 @@ from pathlib import Path
 from tfm_bench.stack_config import pinned_part
 
 
-rule download:
+rule download_part:
     """A part of the stack from its pinned repository, as links into the cache of huggingface_hub (under HF_HOME)."""
     output:
         "checkpoints/{stack}/{part}/source.json",
     log:
         "logs/download/{stack}.{part}.log",
     wildcard_constraints:
-        stack=Path(CONFIGS[""].stack.path).name,
-        part="|".join(CONFIGS[""].stack.parts or ["none"]),
+        stack=Path(CONFIGS[RUN].stack.path).name,
+        part="|".join(CONFIGS[RUN].stack.parts or ["none"]),
     conda:
         "../environment.yml"
     params:
-        part=lambda wildcards: pinned_part(CONFIGS[""].stack, wildcards.part).model_dump(),
+        part=lambda wildcards: pinned_part(CONFIGS[RUN].stack, wildcards.part).model_dump(),
     script:
         "scripts/download.py"

@@ -1,5 +1,7 @@
 from snakemake.io import regex_from_filepattern, strip_wildcard_constraints
 
+from tfm_bench.preflight import preflight
+
 
 rule regression:
     """This run against a stored one: snakemake regression --config baseline=PATH; exit code 1 means worse, 2 no comparison."""
@@ -13,7 +15,8 @@ rule regression:
         "../environment.yml"
     params:
         baseline=config.get("baseline"),
-        table="results/tables/regression.csv",
+        folder=f"results/{RUN}",
+        table=f"results/{RUN}tables/regression.csv",
     script:
         "scripts/regression.py"
 
@@ -42,15 +45,22 @@ rule estimate:
 
 # Snakemake exits with 1 for every job that fails. Where a baseline is given, 1 is kept for its verdict.
 onstart:
+    jobs = list(workflow.dag.needrun_jobs())
+    prepared = {job.wildcards.dataset: None for job in jobs if job.rule.name == "prepare_dataset"}
+    try:
+        preflight(
+            CONFIGS[RUN], read_pins(Path("config/datasets.yaml")), {job.rule.name for job in jobs}, list(prepared)
+        )
+    except UserError as error:
+        stop(error)
     # What measures has a benchmark file, and nothing else has one.
-    planned = [str(job.benchmark) for job in workflow.dag.needrun_jobs() if job.benchmark is not None]
-    write_plan(planned)
+    write_plan(str(job.benchmark) for job in jobs if job.benchmark is not None)
     if "baseline" in config:
-        Path("results/tables/regression.csv").unlink(missing_ok=True)
+        Path(f"results/{RUN}tables/regression.csv").unlink(missing_ok=True)
 
 
 onerror:
-    if "baseline" in config and not is_regression(Path("results/tables/regression.csv")):
+    if "baseline" in config and not is_regression(Path(f"results/{RUN}tables/regression.csv")):
         sys.exit(EXIT_TOOL_ERROR)
 
 

@@ -19,4 +19,4 @@ rule html_report:
 rule report:
     """Claims, figures, tables and their provenance on one page that works offline: results/report.html."""
     input:
-        "results/report.html",
+        f"results/{RUN}report.html",

@@ -12,6 +12,7 @@ from tests.tfm_bench.tiny_kernels import DEFAULTS
 from tfm_bench.config import latency_settings, load_config
 from tfm_bench.engine import Arm
 from tfm_bench.errors import UserError
+from tfm_bench.latency_config import HORIZON
 from tfm_bench.measure import latency
 from tfm_bench.measure.latency_records import COLUMNS, latency_table, read_latency_records, read_latency_table
 from tfm_bench.random_stack import SIZES, all_layers, drafter_config, random_stack, target_config
@@ -116,6 +117,25 @@ def test_the_made_up_tree_is_a_tree_down_to_the_horizon(width):
     depths = TreeStructure.from_parents(torch.tensor(parents)).depths
     assert depths.max() == min(width - 1, 15)
     assert parents[: min(width, 16)] == list(range(-1, min(width, 16) - 1))
+
+
+@pytest.mark.parametrize("shapes", SIZES)
+def test_no_more_drafts_can_be_accepted_than_are_drafted(shapes):
+    assert SIZES[shapes].drafter.block_size - 1 == HORIZON
+    assert settings_for(accepted=HORIZON, budgets=[20]).latency.accepted == 15
+    with pytest.raises(UserError, match="accepted"):
+        settings_for(accepted=HORIZON + 1, budgets=[20])
+
+
+def test_a_stack_that_memory_cannot_hold_is_refused_before_it_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(latency, "device_lock", nullcontext)
+    monkeypatch.setattr(latency, "random_stack", lambda *_, **__: pytest.fail("made"))
+    monkeypatch.setattr(latency, "available_memory", lambda: 5 * 10**9)
+    with pytest.raises(
+        UserError, match=r"found 5\.0 GB free on this machine; [\d.]+ GB are needed, [\d.]+ GB are missing"
+    ):
+        latency.latency_cell(settings_for(shapes="27b"), tmp_path / "raw.jsonl")
+    assert "target weights" in capsys.readouterr().err
 
 
 def test_an_arm_that_does_not_fit_says_so_and_the_others_are_measured(tmp_path, monkeypatch):

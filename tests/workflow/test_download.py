@@ -25,7 +25,8 @@ from types import SimpleNamespace
 from tfm_bench.stack_config import StackConfig
 
 sys.executable = shlex.quote(sys.executable)  # as the project's own Snakefile does
-CONFIGS = {"": SimpleNamespace(stack=StackConfig.model_validate(json.loads(open("stack.json").read())))}
+RUN = ""
+CONFIGS = {RUN: SimpleNamespace(stack=StackConfig.model_validate(json.loads(open("stack.json").read())))}
 
 include: "workflows/download.smk"
 
@@ -72,7 +73,7 @@ def snakemake(tmp_path):
 
 
 def test_each_part_is_one_job_that_is_done_once(snakemake):
-    assert planned_jobs(snakemake("--dry-run").stdout) == {"all": 1, "download": 2, "total": 3}
+    assert planned_jobs(snakemake("--dry-run").stdout) == {"all": 1, "download_part": 2, "total": 3}
     done = snakemake()
     assert done.returncode == 0, done.stdout
     folder = snakemake.project / "checkpoints" / "small"

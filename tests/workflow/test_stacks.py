@@ -26,7 +26,7 @@ def test_the_whole_run_of_every_configuration_is_planned(plan, name):
     jobs = plan("reproduce_all", "--configfile", f"config/{name}")
     cell = "server_cell" if name == "qwen36-27b-sglang.yaml" else "decode_cell"
     kernels = sum(jobs.get(rule, 0) for rule in (*KERNELS, *KERNEL_FIGURES))
-    found = (jobs.get("download", 0), jobs.get("prepare_dataset", 0), jobs[cell], kernels)
+    found = (jobs.get("download_part", 0), jobs.get("prepare_dataset", 0), jobs[cell], kernels)
     assert found == PLANNED[name]
     assert ("example_tree" in jobs) == ("claims_probe" in jobs) == (name in ("default.yaml", "qwen36-27b.yaml"))
     assert jobs["html_report"] == jobs["table_claims"] == 1

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from tfm_bench.config import LatencySettings, expansion_width
+from tfm_bench.config import STATE_STORING, LatencySettings, expansion_width
 from tfm_bench.engine import BUILDERS, Arm, Builder, Draft, Stack, generate, with_graphs
 from tfm_bench.generation import Generation
 from tfm_bench.latency_config import GdnVerify, LatencyRun
@@ -29,7 +29,8 @@ from tfm_bench.measure.progress import with_progress
 from tfm_bench.measure.provenance import Provenance, collect_provenance
 from tfm_bench.models.capacity import Capacity
 from tfm_bench.models.graphed_target import GraphedTarget
-from tfm_bench.random_stack import all_layers, random_stack
+from tfm_bench.models.memory_plan import available_memory, memory_plan, plan_table, require_memory
+from tfm_bench.random_stack import all_layers, random_stack, stack_configs
 from tfm_bench.tree import TokenTree
 from tfm_bench.verification.rules import Rule
 from tfm_bench.verification.sample_match import Acceptance, KeyedNoise, draw, draw_rows
@@ -53,19 +54,34 @@ class LatencyArm(NamedTuple):
 def latency_cell(settings: LatencySettings, output: Path) -> None:
     """Measure every arm and write its records, one JSON line per stage, to `output`.
 
-    Waits while another process measures on the device. An arm that does not fit into its memory says so, without time.
+    Waits while another process measures on the device. An arm that does not fit into its memory says so, without time;
+    a stack that does not is a UserError with the number of GB missing, before anything is made.
     """
     require_disk(output, DISK_MEGABYTES)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with device_lock(device.type):
         torch.set_num_threads(settings.threads)
         provenance, latency = collect_provenance(device), settings.latency
+        _announce_memory(latency, device)
         start = time.monotonic()
         stack = random_stack(latency.shapes, layers=latency.layers, dtype=getattr(torch, latency.dtype), device=device)
         stack = with_graphs(stack, _capacity(latency, stack.block_size)) if device.type == "cuda" else stack
         print(f"latency: stack made after {time.monotonic() - start:.1f} s", file=sys.stderr)
         records = list(_measure(stack, settings, provenance))
     write_text(output, "".join(record.model_dump_json() + "\n" for record in records))
+
+
+def _announce_memory(latency: LatencyRun, device: torch.device) -> None:
+    """Prints the memory plan, with the states that the greediest method stores; refuses what does not fit."""
+    configs = stack_configs(latency.shapes, latency.layers)
+    greediest = next((method for method in latency.gdn_verify if method in STATE_STORING), "fused")
+    room = _capacity(latency, configs.drafter.block_size)
+    plan = memory_plan(configs, getattr(torch, latency.dtype), room, gdn_verify=greediest)
+    print(plan_table(plan), end="", file=sys.stderr)
+    if device.type == "cuda":
+        require_memory(plan, torch.cuda.mem_get_info()[0], torch.cuda.get_device_name())
+    elif (free := available_memory()) is not None:
+        require_memory(plan, free, "this machine")
 
 
 def latency_arms(config: LatencyRun, block_size: int) -> list[LatencyArm]:

@@ -23,22 +23,25 @@ SECONDS = 60  # per minute
 def write_plan(benchmarks: Iterable[str], plan: Path = PLAN, expected: Path = EXPECTED) -> None:
     """benchmarks: Snakemake's benchmark files of the processes that will measure, written as they end."""
     known = {name: seconds for name, (seconds, _) in expected_costs(expected).items()}
-    # A process that the committed run did not have takes as long as its others do on average.
-    usual = sum(known.values()) / len(known) if known else float(SECONDS)
-    jobs = {name: known.get(name, usual) for name in benchmarks}
+    jobs = {name: known.get(name) for name in benchmarks}
     write_text(plan, json.dumps({"started_at": time.time(), "jobs": jobs}))
 
 
 def progress_line(plan: Path = PLAN) -> str | None:
-    """ "measuring process 3 of 31, about 17 min left"; None without a plan."""
+    """ "measuring process 3 of 31, about 17 min left", no time where nothing foretells it; None without a plan."""
     if not plan.is_file():
         return None
     written = json.loads(plan.read_text(encoding="utf-8"))
-    jobs: Mapping[str, float] = written["jobs"]
+    jobs: Mapping[str, float | None] = written["jobs"]
     done = {name: benchmark(Path(name))[0] for name in jobs if _ended(Path(name), written["started_at"])}
-    scale = ratio(done, jobs) or 1.0
-    left = scale * sum(seconds for name, seconds in jobs.items() if name not in done)
-    return f"measuring process {len(done) + 1} of {len(jobs)}, about {left / SECONDS:.0f} min left"
+    known = {name: seconds for name, seconds in jobs.items() if seconds is not None}
+    scale = ratio(done, known) or 1.0
+    # What the committed run did not have takes as long as this run's finished processes did on average.
+    usual = sum(done.values()) / len(done) if done else None
+    left = [scale * known[name] if name in known else usual for name in jobs if name not in done]
+    place = f"measuring process {len(done) + 1} of {len(jobs)}"
+    foretold = [seconds for seconds in left if seconds is not None]
+    return place if len(foretold) < len(left) else f"{place}, about {sum(foretold) / SECONDS:.0f} min left"
 
 
 def expected_costs(path: Path = EXPECTED) -> dict[str, tuple[float, float]]:

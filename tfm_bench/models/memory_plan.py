@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -135,6 +136,15 @@ def require_memory(plan: list[Line], free: int, device: str) -> None:
             f"device: found {free / GIGABYTE:.1f} GB free on {device}; {needed / GIGABYTE:.1f} GB are needed, "
             f"{(needed - free) / GIGABYTE:.1f} GB are missing"
         )
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes of main memory that new processes can have; None where the system does not say."""
+    if not meminfo.is_file():
+        return None
+    lines = meminfo.read_text(encoding="ascii").splitlines()
+    kilobytes = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    return None if kilobytes is None else kilobytes * 1024
 
 
 def _pending_bytes(config: Any, width: int, size: int) -> int:

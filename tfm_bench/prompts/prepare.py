@@ -52,6 +52,14 @@ def prepare_dataset(dataset: str, split: Split, output: Path, pins: Pins, wordin
     return manifest
 
 
+def require_source(dataset: str, pins: Pins) -> None:
+    """Raises UserError where prompts of a data set can come from nowhere: no commit is pinned, no package installed."""
+    pin: HubPin | None = getattr(pins, dataset, None)
+    _source(dataset, pin)
+    if pin is None:
+        packaged_file(dataset)
+
+
 def _request(dataset: str, split: Split, wording: Wording, pins: Pins) -> Request:
     if dataset not in DATASETS:
         raise UserError(f"dataset: found {dataset!r}; accepted are {', '.join(DATASETS)}")

@@ -8,5 +8,5 @@ from _entry import entry
 with entry(snakemake.log[0]):
     from tfm_bench.measure.regression import regression
 
-    code = regression(Path("results"), Path(snakemake.params.baseline), Path(snakemake.params.table))
+    code = regression(Path(snakemake.params.folder), Path(snakemake.params.baseline), Path(snakemake.params.table))
 sys.exit(code)

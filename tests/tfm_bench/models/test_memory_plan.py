@@ -12,7 +12,14 @@ from tfm_bench.engine import Stack
 from tfm_bench.errors import UserError
 from tfm_bench.models import memory_plan as plans
 from tfm_bench.models.capacity import Capacity
-from tfm_bench.models.memory_plan import StackConfigs, memory_plan, plan_table, require_memory, total_bytes
+from tfm_bench.models.memory_plan import (
+    StackConfigs,
+    available_memory,
+    memory_plan,
+    plan_table,
+    require_memory,
+    total_bytes,
+)
 from tfm_bench.models.target import Target
 from tfm_bench.random_stack import SIZES, drafter_config, random_stack, target_config
 from tfm_bench.tree import TokenTree
@@ -162,3 +169,12 @@ def test_building_a_runtime_piece_by_piece_changes_nothing(stack, monkeypatch):
     pieces = WeaverRuntime(weaver, stack.target.embedding, stack.target.head.weight)
     torch.testing.assert_close(pieces.token_table, stack.weaver.token_table)
     torch.testing.assert_close(pieces.residual_head, stack.weaver.residual_head)
+
+
+def test_available_memory_is_what_the_system_says(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       24000000 kB\nMemAvailable:   20000000 kB\n")
+    assert available_memory(meminfo) == 20_480_000_000
+    meminfo.write_text("MemTotal:       24000000 kB\n")
+    assert available_memory(meminfo) is None
+    assert available_memory(tmp_path / "missing") is None
