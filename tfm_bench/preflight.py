@@ -13,7 +13,7 @@ from tfm_bench.prompts.prepare import require_source
 
 
 def preflight(config: Config | ServerConfig, pins: Pins, rules: Collection[str], datasets: Collection[str]) -> None:
-    """rules: names of all that will run; datasets: those that it prepares. Raises UserError with all that is missing."""
+    """rules: names of all that will run; datasets: what it prepares. Raises UserError with all that is missing."""
     problems = list(_problems(config, pins, rules, datasets))
     if problems:
         raise UserError("\n".join(["this run cannot be finished; nothing was started:", *problems]))

@@ -32,6 +32,30 @@ def test_the_whole_run_of_every_configuration_is_planned(plan, name):
     assert jobs["html_report"] == jobs["table_claims"] == 1
 
 
+def test_every_stack_but_the_shipped_one_has_folders_of_its_own(snakemake):
+    """Else one configuration would throw away what another one measured."""
+    shipped = snakemake("--dry-run", "reproduce_all").stdout
+    other = snakemake("--dry-run", "reproduce_all", "--configfile", "config/qwen3-8b.yaml").stdout
+    assert "results/decode.csv" in shipped
+    assert "results/qwen3-8b/decode.csv" in other
+    for folder in (" results/decode", " results/raw", " results/tables", " figures/speedup", " logs/decode_cell"):
+        assert folder not in other
+    small = snakemake("--dry-run", "smoke", "--configfile", "config/qwen3-8b.yaml").stdout
+    assert "results/qwen3-8b/smoke/decode.csv" in small
+    taken = snakemake("--dry-run", "reproduce_all", "--config", "stack={name: raw}")
+    assert taken.returncode
+    assert "stack.name: found 'raw'; accepted is any other than checks" in taken.stdout
+
+
+def test_a_run_that_cannot_be_finished_starts_nothing(snakemake):
+    done = snakemake("reproduce_all", "--configfile", "config/qwen3-8b.yaml")
+    assert done.returncode
+    assert "this run cannot be finished; nothing was started:" in done.stdout
+    for missing in ("gsm8k.revision", "math500.revision", "mbpp.revision"):
+        assert missing in done.stdout
+    assert "Error in rule" not in done.stdout
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_small_run_of_every_configuration_is_planned(plan, name):
     jobs = plan("smoke", "--configfile", f"config/{name}")
