@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tfm_bench.config import METHODS, expansion_width
+from tfm_bench.config_types import Budget
 from tfm_bench.errors import UserError
 
 DEFAULT_STACK = Path(__file__).resolve().parents[1] / "checkpoints" / "tiny"
@@ -49,10 +52,22 @@ def _serve(options: argparse.Namespace) -> None:
     from tfm_bench.engine import Arm
     from tfm_bench.serve.server import Address, serve
 
-    budget = 0 if options.method == "ar" else options.budget
+    budget = 0 if options.method == "ar" else _checked_budget(options.budget)
     width = 0
     if options.method == "tfm":
         chosen = options.expansion_width
         width = max(1, expansion_width("auto", budget)) if chosen is None else chosen
     arm, address = Arm(options.method, budget, width), Address(options.host, options.port)
     serve(options.stack, arm, address, dtype=options.dtype, device=options.device)
+
+
+def _checked_budget(budget: int) -> int:
+    """Within the limits of the configuration: memory and time of a round grow with it."""
+    limits = TypeAdapter(Budget).json_schema()
+    if not limits["minimum"] <= budget <= limits["maximum"]:
+        raise UserError(f"--budget: found {budget}; accepted are {limits['minimum']} to {limits['maximum']}")
+    return budget
+
+
+if __name__ == "__main__":
+    main()

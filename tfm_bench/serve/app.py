@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,8 +19,9 @@ from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.serve import completions
 from tfm_bench.serve.bodies import CompletionBody, GenerateBody, Job, completion_job, generate_job, one_line
-from tfm_bench.serve.decoding import Decoder
-from tfm_bench.serve.meta import Progress, draft_count, finish_reason, server_info, speculation
+from tfm_bench.serve.decoding import Decoder, EngineError
+from tfm_bench.serve.failures import failed, failure_event, no_route, refused
+from tfm_bench.serve.meta import Progress, draft_count, finish_reason, model_info, models, server_info, speculation
 
 DONE = "[DONE]"
 EVENT_STREAM = "text/event-stream"
@@ -28,7 +30,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def create_app(stack: Stack, arm: Arm) -> Starlette:
-    """A server of `stack` by one method. Bad input is answered with status 400 and one line that says what is wrong."""
+    """A server of `stack` by one method. Bad input is answered with status 400 and one line that says what is wrong.
+
+    An error of the engine is answered with status 500 and its first line, and the server goes on.
+    """
     server = _Server(Decoder(stack, arm))
     return Starlette(
         routes=[
@@ -39,13 +44,12 @@ def create_app(stack: Stack, arm: Arm) -> Starlette:
             Route("/flush_cache", server.flush_cache, methods=["GET", "POST"]),
             Route("/get_server_info", server.info),
             Route("/server_info", server.info),
+            Route("/get_model_info", server.model),
+            Route("/model_info", server.model),
+            Route("/v1/models", server.models),
         ],
-        exception_handlers={UserError: _refuse},
+        exception_handlers={UserError: refused, HTTPException: no_route, EngineError: failed},
     )
-
-
-async def _refuse(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": {"message": str(error)}}, status_code=400)
 
 
 class _Server:
@@ -54,14 +58,17 @@ class _Server:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self.drafts = draft_count(decoder.stack, decoder.arm)
+        self.started = int(time.time())
 
     async def generate(self, request: Request) -> Response:
-        """SGLang's own route; chunks of a stream repeat all that came before."""
+        """SGLang's own route; chunks of a stream repeat all that came before, and a list is answered with a list."""
         body = await _body(request, GenerateBody)
         replies = self._replies(generate_job(body, self.decoder.stack))
         if body.stream:
-            return StreamingResponse(_events(replies), media_type=EVENT_STREAM)
-        return JSONResponse([reply async for reply in replies][-1])
+            chunks = _indexed(replies) if body.in_list else replies
+            return StreamingResponse(_events(chunks), media_type=EVENT_STREAM)
+        reply = [reply async for reply in replies][-1]
+        return JSONResponse([reply] if body.in_list else reply)
 
     async def completions(self, request: Request) -> Response:
         """OpenAI's route; chunks of a stream hold what is new."""
@@ -94,6 +101,14 @@ class _Server:
         """The settings of the server."""
         return JSONResponse(server_info(self.decoder.stack, self.decoder.arm))
 
+    async def model(self, _: Request) -> Response:
+        """The target; SGLang's own clients wait for it."""
+        return JSONResponse(model_info(self.decoder.stack))
+
+    async def models(self, _: Request) -> Response:
+        """OpenAI's list of models."""
+        return JSONResponse(models(self.decoder.stack, self.started))
+
     async def _replies(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """A reply after every round, each with the whole text so far; the last one has a finish_reason."""
         start, name, progress = time.perf_counter(), uuid.uuid4().hex, Progress()
@@ -103,7 +118,7 @@ class _Server:
 
     def _reply(self, name: str, job: Job, progress: Progress, seconds: float) -> dict[str, Any]:
         tokens, stack = progress.tokens, self.decoder.stack
-        reason = finish_reason(tokens, stack.stop_ids, job.max_new_tokens)
+        reason = finish_reason(tokens, job.stop_ids, job.max_new_tokens)
         meta = {
             "id": name,
             "finish_reason": reason,
@@ -113,20 +128,33 @@ class _Server:
             **speculation(progress, self.drafts),
             **({"e2e_latency": seconds} if reason else {}),
         }
-        text = stack.tokenizer.decode(tokens, skip_special_tokens=True) if stack.tokenizer else ""
+        # As in SGLang the text ends before the stop id, be it a special token or not.
+        shown = tokens[:-1] if reason and reason["type"] == "stop" else tokens
+        text = stack.tokenizer.decode(shown, skip_special_tokens=job.skip_special_tokens) if stack.tokenizer else ""
         return {"text": text, "output_ids": tokens, "meta_info": meta}
 
 
 async def _body(request: Request, model: type[Model]) -> Model:
     try:
-        return model.model_validate(await request.json())
+        return model.model_validate_json(await request.body())
     except ValidationError as error:
         raise UserError(one_line(error)) from None
-    except ValueError as error:
-        raise UserError(f"body: not valid JSON ({error})") from None
+
+
+async def _indexed(replies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """Chunks that say which prompt of the list they belong to."""
+    async for reply in replies:
+        yield reply | {"index": 0}
 
 
 async def _events(replies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-    async for reply in replies:
-        yield f"data: {json.dumps(reply, ensure_ascii=False)}\n\n"
+    try:
+        async for reply in replies:
+            yield _event(reply)
+    except Exception as error:
+        yield _event(failure_event(error))
     yield f"data: {DONE}\n\n"
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import anyio
 
 from tfm_bench.engine import Arm, Stack, generate
+from tfm_bench.errors import UserError
 from tfm_bench.serve.bodies import Job
 
 
 class _ClientGoneError(Exception):
     """Ends a generation that nobody waits for."""
+
+
+class EngineError(Exception):
+    """The engine failed, by no fault of the request. The message is one line; the cause is what it raised."""
 
 
 class Decoder:
@@ -31,7 +37,8 @@ class Decoder:
     async def steps(self, job: Job) -> AsyncIterator[list[int]]:
         """The first token, then the tokens of each round. Closing the iterator ends the generation after its round.
 
-        Waits while another request is decoded. Raises what `generate` raises.
+        Waits while another request is decoded. Raises UserError as `generate` does, and EngineError for whatever else
+        it raises.
         """
         loop, gone = asyncio.get_running_loop(), threading.Event()
         queue: asyncio.Queue[list[int] | None] = asyncio.Queue()
@@ -48,6 +55,10 @@ class Decoder:
                 while (tokens := await queue.get()) is not None:
                     yield tokens
                 await work
+            except UserError:
+                raise
+            except Exception as error:
+                raise EngineError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
             finally:
                 gone.set()
                 # The next request must not start while this one still computes.
@@ -57,7 +68,7 @@ class Decoder:
 
     def _decode(self, job: Job, hand_over: Callable[[list[int]], None]) -> None:
         generate(
-            self.stack,
+            replace(self.stack, stop_ids=job.stop_ids),
             job.ids,
             self.arm,
             temperature=job.temperature,

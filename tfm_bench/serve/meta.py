@@ -1,4 +1,4 @@
-"""A generation in the words of SGLang 0.5.23: meta_info, finish_reason and what /get_server_info says of the method."""
+"""A generation in the words of SGLang 0.5.23: meta_info, finish_reason and what its GET routes say."""
 
 from __future__ import annotations
 
@@ -59,6 +59,38 @@ def finish_reason(tokens: list[int], stop_ids: Collection[int], max_new_tokens: 
     if tokens[-1] in stop_ids:
         return {"type": "stop", "matched": tokens[-1]}
     return {"type": "length", "length": len(tokens)} if len(tokens) >= max_new_tokens else None
+
+
+def models(stack: Stack, created: int) -> dict[str, Any]:
+    """The list of /v1/models. created: when the server was started, in seconds of the epoch."""
+    name = stack.directory.name
+    model = {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "tfm-bench",
+        "root": name,
+        "parent": None,
+        "max_model_len": stack.target.config.max_position_embeddings,
+    }
+    return {"object": "list", "data": [model]}
+
+
+def model_info(stack: Stack) -> dict[str, Any]:
+    """What /model_info says; clients load the tokenizer from tokenizer_path, the folder as the server was given it."""
+    target = str(stack.directory / "target")
+    return {
+        "model_path": target,
+        "served_model_name": stack.directory.name,
+        "tokenizer_path": target,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": "default",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": stack.target.config.model_type,
+        "architectures": stack.target.config.architectures,
+    }
 
 
 def server_info(stack: Stack, arm: Arm) -> dict[str, Any]:

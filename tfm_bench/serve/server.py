@@ -9,9 +9,11 @@ from pathlib import Path
 
 import uvicorn
 
+from tfm_bench.config import METHODS
 from tfm_bench.engine import Arm, Stack
 from tfm_bench.errors import UserError
 from tfm_bench.serve.app import create_app
+from tfm_bench.serve.meta import draft_count
 from tfm_bench.stack_parts import has_gdn
 
 
@@ -26,10 +28,11 @@ class Address:
 def serve(stack: Path, arm: Arm, address: Address, *, dtype: str, device: str) -> None:
     """device: auto, cpu or cuda.
 
-    Raises UserError for a damaged stack, for a GPU that is not there or too small and for an address that is taken,
-    the latter before anything is loaded.
+    Raises UserError for a damaged stack, for one without the Weaver that the method needs, for a GPU that is not there
+    or too small and for an address that is taken, the latter before anything is loaded.
     """
     with bound_socket(address) as listener:
+        _require_weaver(stack, arm.method)
         loaded = Stack.load(
             stack,
             dtype=dtype,
@@ -39,6 +42,12 @@ def serve(stack: Path, arm: Arm, address: Address, *, dtype: str, device: str) -
             device=device,
         )
         run(loaded, arm, listener)
+
+
+def _require_weaver(stack: Path, method: str) -> None:
+    if method == "tfm" and stack.is_dir() and not (stack / "weaver").exists():
+        others = ", ".join(other for other in METHODS if other != "tfm")
+        raise UserError(f"--method: found tfm, but {stack} has no Weaver; accepted are {others}")
 
 
 def bound_socket(address: Address) -> socket.socket:
@@ -61,7 +70,8 @@ def bound_socket(address: Address) -> socket.socket:
 def run(stack: Stack, arm: Arm, listener: socket.socket) -> None:
     """Answers until SIGINT or SIGTERM; running requests are finished first."""
     host, port = listener.getsockname()[:2]
-    print(f"{stack.directory.name} by {arm.method}, budget {arm.budget}: http://{host}:{port}", flush=True)
+    budget = draft_count(stack, arm)
+    print(f"{stack.directory.name} by {arm.method}, budget {budget}: http://{host}:{port}", flush=True)
     config = uvicorn.Config(create_app(stack, arm), log_level="warning")
     with suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
         uvicorn.Server(config).run(sockets=[listener])

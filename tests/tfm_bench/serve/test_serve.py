@@ -6,75 +6,16 @@ import socket
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 
-import httpx2
 import pytest
-import uvicorn
 
-from tests.tfm_bench.tiny_stack import VOCAB, random_stack
+from tests.tfm_bench.serve.served_stack import PROMPT, STACK, Letters, ask, in_process, served, streamed
 from tfm_bench.engine import Arm, generate
 from tfm_bench.serve import decoding
-from tfm_bench.serve.app import create_app
 from tfm_bench.serve.server import Address, bound_socket
 
 ARMS = [Arm("ar"), Arm("dflash_chain", 7), Arm("ddtree", 9), Arm("tfm", 9, 3)]
-PROMPT = [3, 9, 4]
 each_arm = pytest.mark.parametrize("arm", ARMS, ids=[arm.method for arm in ARMS])
-
-
-class Letters:
-    """Token 0 is a, and so on."""
-
-    def encode(self, text):
-        return [ord(letter) - ord("a") for letter in text]
-
-    def decode(self, tokens, skip_special_tokens):
-        return "".join(chr(ord("a") + token) for token in tokens)
-
-
-STACK = dataclasses.replace(random_stack(), tokenizer=Letters())
-
-
-@contextmanager
-def served(arm, stack=STACK):
-    """A client of a running server."""
-    with bound_socket(Address("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(stack, arm), log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started:
-                time.sleep(0.01)
-            with httpx2.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
-def ask(client, temperature=1.0, tokens=40, **changes):
-    sampling = {"temperature": temperature, "sampling_seed": 2, "max_new_tokens": tokens}
-    reply = client.post("/generate", json={"input_ids": PROMPT, "sampling_params": sampling} | changes)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
-def chunks(response):
-    """Parsed events of a stream, which must end as SGLang's do."""
-    payloads = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert payloads.pop() == "[DONE]"
-    return [json.loads(payload) for payload in payloads]
-
-
-def streamed(client, path, **body):
-    with client.stream("POST", path, json=body | {"stream": True}) as response:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        return chunks(response)
-
-
-def in_process(arm, temperature=1.0, tokens=40, stack=STACK):
-    return generate(stack, PROMPT, arm, temperature=temperature, seed=2, max_new_tokens=tokens)
 
 
 @each_arm
@@ -127,9 +68,13 @@ def test_a_stop_id_ends_the_answer_and_is_named():
     expected = in_process(Arm("tfm", 9, 3), stack=stack).tokens
     with served(Arm("tfm", 9, 3), stack) as client:
         reply = ask(client)
+        unstopped = ask(client, ignore_eos=True)
     assert reply["output_ids"] == expected
     assert len(expected) < 40
     assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": tokens[12]}
+    assert reply["text"] == Letters().decode(expected[:-1], True)
+    assert unstopped["output_ids"] == tokens
+    assert unstopped["meta_info"]["finish_reason"] == {"type": "length", "length": 40}
 
 
 @pytest.fixture
@@ -201,71 +146,6 @@ def test_a_client_that_leaves_ends_its_generation(gate):
         assert gate.ended.wait(20)
         assert time.monotonic() - start < 1  # 2,000 tokens take longer
         assert len(ask(client, tokens=3)["output_ids"]) == 3
-
-
-BAD = {
-    "no JSON": (b"{", "body: not valid JSON"),
-    "no prompt": ({}, "text, input_ids: exactly one of them is accepted"),
-    "two prompts": ({"text": "a", "input_ids": [1]}, "text, input_ids: exactly one"),
-    "empty prompt": ({"input_ids": []}, "prompt: found no tokens"),
-    "foreign token": ({"input_ids": [1, VOCAB]}, f"input_ids: found token id {VOCAB}; accepted are 0 to {VOCAB - 1}"),
-    "word for token": ({"input_ids": ["x"]}, "input_ids.0: input should be a valid integer"),
-    "cold": ({"text": "a", "sampling_params": {"temperature": -1}}, "sampling_params.temperature: input should be"),
-    "nucleus": ({"text": "a", "sampling_params": {"top_p": 0.9}}, "sampling_params: top_p: found 0.9; accepted is 1"),
-    "unknown": ({"text": "a", "temprature": 1}, "temprature: unknown key"),
-    "endless": ({"text": "a", "sampling_params": {"max_new_tokens": 10**9}}, "max_new_tokens: found 1000000000 after"),
-}
-
-
-@pytest.fixture(scope="module")
-def plain():
-    with served(Arm("ar")) as client:
-        yield client
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_with_one_line(plain, name):
-    body, message = BAD[name]
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reply = plain.post("/generate", content=content)
-    assert reply.status_code == 400
-    text = reply.json()["error"]["message"]
-    assert text.startswith(message)
-    assert "\n" not in text
-
-
-def test_text_needs_a_tokenizer():
-    with served(Arm("ar"), random_stack()) as client:
-        reply = client.post("/generate", json={"text": "abc"})
-        assert (reply.status_code, ask(client)["text"]) == (400, "")
-        assert "no tokenizer" in reply.text
-
-
-def test_completions_answer_in_openais_form(plain):
-    expected = Letters().decode(in_process(Arm("ar")).tokens, True)
-    body = {"model": "any", "prompt": "dje", "max_tokens": 40, "temperature": 1.0, "seed": 2}
-    reply = plain.post("/v1/completions", json=body).json()
-    assert (reply["object"], reply["model"]) == ("text_completion", "any")
-    assert reply["choices"][0]["text"] == expected
-    assert reply["choices"][0]["finish_reason"] == "length"
-    usage = {"prompt_tokens": 3, "completion_tokens": 40, "total_tokens": 43}
-    assert reply["usage"] == usage
-    parts = streamed(plain, "/v1/completions", **body, stream_options={"include_usage": True})
-    assert "".join(part["choices"][0]["text"] for part in parts[:-1]) == expected
-    assert (parts[-1]["choices"], parts[-1]["usage"]) == ([], usage)
-    assert [part["choices"][0]["finish_reason"] for part in parts[-3:-1]] == [None, "length"]
-    refused = plain.post("/v1/completions", json=body | {"n": 2})
-    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "n: found 2; accepted is 1")
-
-
-def test_the_server_says_that_it_is_healthy_and_what_it_runs(plain):
-    assert plain.get("/health").status_code == plain.get("/health_generate").status_code == 200
-    assert plain.get("/get_server_info").json()["speculative_algorithm"] is None
-    with served(Arm("ddtree", 9)) as client:
-        info = client.get("/get_server_info").json()
-    assert info["speculative_algorithm"] == "DFLASH_TFM"
-    assert (info["speculative_dflash_tfm_proposal"], info["speculative_dflash_tfm_tree_budget"]) == ("ddtree", 9)
-    assert info["speculative_num_draft_tokens"] == 10
 
 
 def test_small_chunks_are_sent_at_once():
