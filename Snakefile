@@ -112,7 +112,7 @@ rule smoke:
 rule kernel_benchmark:
     """Gated-DeltaNet verification and commit, fused against recurrences: results/gdn_verify.csv, its table and figures."""
     input:
-        kernel_outputs(RUN),
+        wanted_kernels,
 
 
 rule latency_27b:

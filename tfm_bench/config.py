@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -74,14 +74,18 @@ class Config(Strict):
 
     def _check_parts(self) -> None:
         """What needs a Weaver or Gated-DeltaNet layers is accepted for stacks that have them."""
-        run = set(self.ablations.run)
         if not self.stack.has_weaver:
             if "tfm" in self.methods:
                 raise ValueError("methods: found 'tfm'; it is accepted for stacks whose parts have a weaver")
             if self.measures_kernels and any("weaver" in grid.trees for grid in self.kernels.grids):
                 raise ValueError("kernels.grids: found 'weaver'; it is accepted for stacks whose parts have a weaver")
-            if needing := sorted(run & WEAVER_ABLATIONS):
-                raise ValueError(f"ablations.run: found {needing[0]!r}; it is accepted for stacks with a weaver")
+        self.require_parts(self.ablations.run)
+
+    def require_parts(self, ablations: Iterable[str]) -> None:
+        """Raises ValueError for an ablation of what the stack does not have."""
+        run = set(ablations)
+        if not self.stack.has_weaver and (needing := sorted(run & WEAVER_ABLATIONS)):
+            raise ValueError(f"ablations.run: found {needing[0]!r}; it is accepted for stacks with a weaver")
         if not self.measures_kernels and (needing := sorted(run & GDN_ABLATIONS)):
             raise ValueError(f"ablations.run: found {needing[0]!r}; it is accepted where stack.gdn_verify is not null")
 

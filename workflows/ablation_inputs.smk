@@ -5,6 +5,21 @@ from tfm_bench.ablations import CELLS, PROBED, ablation_points, probe_settings
 from tfm_bench.stack_files import control_files, splits_of, stack_files
 
 
+def wanted_ablation(ablation):
+    """What `snakemake ablation_...` makes, as an input function: only what is asked for is refused."""
+
+    def files(wildcards):
+        if is_served(RUN):
+            stop(f"ablation_{ablation}: {CONFIGS[RUN].stack.name} is served; a stack that the engine decodes is accepted")
+        try:
+            CONFIGS[RUN].require_parts([ablation])
+        except ValueError as error:
+            stop(error)
+        return ablation_outputs(RUN, ablation)
+
+    return files
+
+
 def ablation_outputs(suite, ablation):
     """What one ablation leaves."""
     name = f"ablation_{ablation}"

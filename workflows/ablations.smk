@@ -67,64 +67,64 @@ rule ablation_report:
 rule ablation_budget:
     """Acceptance, round time and speedup of every method over budgets from 4 to 256 draft nodes."""
     input:
-        ablation_outputs(RUN, "budget"),
+        wanted_ablation("budget"),
 
 
 rule ablation_width:
     """Acceptance lost against Weaver calls saved, over expansion widths and budgets."""
     input:
-        ablation_outputs(RUN, "width"),
+        wanted_ablation("width"),
 
 
 rule ablation_gdn_verify:
     """Whole decoding with fused solve, node, level and path recurrence: share of the round, end-to-end effect."""
     input:
-        ablation_outputs(RUN, "gdn_verify"),
+        wanted_ablation("gdn_verify"),
 
 
 rule ablation_pool:
     """Acceptance over sizes of Weaver's pool, and how often the target's token is outside it."""
     input:
-        ablation_outputs(RUN, "pool"),
+        wanted_ablation("pool"),
 
 
 rule ablation_temperature:
     """Every method over temperatures from greedy to 1.3."""
     input:
-        ablation_outputs(RUN, "temperature"),
+        wanted_ablation("temperature"),
 
 
 rule ablation_acceptance_rule:
     """sample_match against Traversal verification, and what inexact samplers gain and falsify."""
     input:
-        ablation_outputs(RUN, "acceptance_rule"),
+        wanted_ablation("acceptance_rule"),
 
 
 rule ablation_drafting:
     """Where Weaver's gain comes from: controls with the wrong, a missing or a blinded input, and the training loss."""
     input:
-        ablation_outputs(RUN, "drafting"),
+        wanted_ablation("drafting"),
 
 
 rule ablation_ceiling:
     """Acceptance by depth against the structural ceiling of factorised drafters, from the target's own samples."""
     input:
-        ablation_outputs(RUN, "ceiling"),
+        wanted_ablation("ceiling"),
 
 
 rule ablation_auto_budget:
     """Trees that stop growing where a node no longer pays, against the best fixed budget of the dev prompts."""
     input:
-        ablation_outputs(RUN, "auto_budget"),
+        wanted_ablation("auto_budget"),
 
 
 rule ablation_context:
     """Round time and speedup over prompts of 64 to 2,048 tokens."""
     input:
-        ablation_outputs(RUN, "context"),
+        wanted_ablation("context"),
 
 
 rule ablation_precision:
     """float32 against bfloat16: divergence, logit gaps, acceptance; and the drift of replay and fold."""
     input:
-        ablation_outputs(RUN, "precision"),
+        wanted_ablation("precision"),

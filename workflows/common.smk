@@ -97,6 +97,13 @@ def kernel_outputs(suite):
     return [*files, *shown(suite, KERNEL_TABLES, FIGURES["Kernels"])]
 
 
+def wanted_kernels(wildcards):
+    """What `snakemake kernel_benchmark` makes."""
+    if not measures_kernels(RUN):
+        stop(f"kernel_benchmark: {CONFIGS[RUN].stack.name} has no Gated-DeltaNet layers that the engine verifies")
+    return kernel_outputs(RUN)
+
+
 def latency_outputs(suite):
     """What the latency benchmark leaves."""
     return [f"results/{suite}latency_27b.csv", *shown(suite, ["latency_27b"], ["latency_27b"])]

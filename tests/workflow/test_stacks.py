@@ -47,6 +47,20 @@ def test_every_stack_but_the_shipped_one_has_folders_of_its_own(snakemake):
     assert "stack.name: found 'raw'; accepted is any other than checks" in taken.stdout
 
 
+@pytest.mark.parametrize(
+    ("target", "name", "message"),
+    [
+        ("kernel_benchmark", "qwen3-8b.yaml", "kernel_benchmark: qwen3-8b has no Gated-DeltaNet layers"),
+        ("ablation_width", "qwen3-8b.yaml", "found 'width'; it is accepted for stacks with a weaver"),
+        ("ablation_width", "qwen36-27b-sglang.yaml", "ablation_width: qwen36-27b-sglang is served"),
+    ],
+)
+def test_a_target_that_the_stack_has_no_part_for_is_refused_in_one_line(snakemake, target, name, message):
+    done = snakemake("--dry-run", target, "--configfile", f"config/{name}")
+    assert done.returncode
+    assert message in done.stdout.splitlines()[-1]
+
+
 def test_a_run_that_cannot_be_finished_starts_nothing(snakemake):
     done = snakemake("reproduce_all", "--configfile", "config/qwen3-8b.yaml")
     assert done.returncode
