@@ -12,7 +12,7 @@ from tfm_bench.report.tables import to_markdown
 
 RULES = Path("workflows/ablations.smk")
 TARGET = re.compile(
-    r'^rule (ablation_\w+):\n    """(.+)"""\n    input:\n        ablation_outputs\("", "(\w+)"\)', re.MULTILINE
+    r'^rule (ablation_\w+):\n    """(.+)"""\n    input:\n        wanted_ablation\("(\w+)"\)', re.MULTILINE
 )
 SECONDS = 60  # per minute
 
