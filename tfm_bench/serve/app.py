@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -67,7 +68,7 @@ class _Server:
         if body.stream:
             chunks = _indexed(replies) if body.in_list else replies
             return StreamingResponse(_events(chunks), media_type=EVENT_STREAM)
-        reply = [reply async for reply in replies][-1]
+        reply = await _last(request, replies)
         return JSONResponse([reply] if body.in_list else reply)
 
     async def completions(self, request: Request) -> Response:
@@ -78,7 +79,7 @@ class _Server:
         if body.stream:
             chunks = completions.chunks(replies, model, body.stream_options.include_usage)
             return StreamingResponse(_events(chunks), media_type=EVENT_STREAM)
-        return JSONResponse(completions.completion([reply async for reply in replies][-1], model))
+        return JSONResponse(completions.completion(await _last(request, replies), model))
 
     async def health(self, _: Request) -> Response:
         """The stack is loaded before the server listens."""
@@ -109,7 +110,7 @@ class _Server:
         """OpenAI's list of models."""
         return JSONResponse(models(self.decoder.stack, self.started))
 
-    async def _replies(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+    async def _replies(self, job: Job) -> AsyncGenerator[dict[str, Any]]:
         """A reply after every round, each with the whole text so far; the last one has a finish_reason."""
         start, name, progress = time.perf_counter(), uuid.uuid4().hex, Progress()
         async for step in self.decoder.steps(job):
@@ -132,6 +133,16 @@ class _Server:
         shown = tokens[:-1] if reason and reason["type"] == "stop" else tokens
         text = stack.tokenizer.decode(shown, skip_special_tokens=job.skip_special_tokens) if stack.tokenizer else ""
         return {"text": text, "output_ids": tokens, "meta_info": meta}
+
+
+async def _last(request: Request, replies: AsyncGenerator[dict[str, Any]]) -> dict[str, Any]:
+    """The whole answer. Where the client has gone, decoding ends with the round, and nobody reads what is returned."""
+    reply: dict[str, Any] = {}
+    async with aclosing(replies):
+        async for reply in replies:  # noqa: B007
+            if await request.is_disconnected():
+                break
+    return reply
 
 
 async def _body(request: Request, model: type[Model]) -> Model:

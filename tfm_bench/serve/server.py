@@ -16,6 +16,8 @@ from tfm_bench.serve.app import create_app
 from tfm_bench.serve.meta import draft_count
 from tfm_bench.stack_parts import has_gdn
 
+SHUTDOWN_S = 5
+
 
 @dataclass(frozen=True)
 class Address:
@@ -72,6 +74,7 @@ def run(stack: Stack, arm: Arm, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     budget = draft_count(stack, arm)
     print(f"{stack.directory.name} by {arm.method}, budget {budget}: http://{host}:{port}", flush=True)
-    config = uvicorn.Config(create_app(stack, arm), log_level="warning")
+    # A client that does not read its stream must not keep the server from ending.
+    config = uvicorn.Config(create_app(stack, arm), log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
     with suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
         uvicorn.Server(config).run(sockets=[listener])

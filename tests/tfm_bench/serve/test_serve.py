@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 
+import httpx2
 import pytest
 
 from tests.tfm_bench.serve.served_stack import PROMPT, STACK, Letters, ask, in_process, served, streamed
@@ -145,6 +146,18 @@ def test_a_client_that_leaves_ends_its_generation(gate):
         start = time.monotonic()
         assert gate.ended.wait(20)
         assert time.monotonic() - start < 1  # 2,000 tokens take longer
+        assert len(ask(client, tokens=3)["output_ids"]) == 3
+
+
+def test_a_client_that_leaves_without_its_answer_ends_its_generation_too(gate):
+    with served(Arm("ar")) as client:
+        body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 2000}}
+        with pytest.raises(httpx2.TimeoutException):
+            client.post("/generate", json=body, timeout=0.3)
+        gate.open.set()
+        start = time.monotonic()
+        assert gate.ended.wait(20)
+        assert time.monotonic() - start < 1
         assert len(ask(client, tokens=3)["output_ids"]) == 3
 
 
