@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -35,6 +35,20 @@ WEAVER_ABLATIONS = frozenset(
 GDN_ABLATIONS = frozenset({"gdn_verify", "precision"})
 
 
+def require_grid(
+    datasets: Sequence[str], temperatures: Sequence[float], methods: Sequence[Method], budgets: Sequence[int]
+) -> None:
+    """What the lists that a run consists of must hold, of engine and server. Raises ValueError."""
+    if "ar" not in methods:
+        raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+    lists = {"datasets": datasets, "temperatures": temperatures, "methods": methods, "budgets": budgets}
+    for key, values in lists.items():
+        if len(set(values)) < len(values):
+            raise ValueError(f"{key}: found {values}; each value is accepted once")
+    for temperature in temperatures:
+        require_hundredths("temperatures", temperature)
+
+
 class PromptCounts(Strict):
     """Prompts per dataset: dev chooses budgets, test is reported."""
 
@@ -61,15 +75,8 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "ar" not in self.methods:
-            raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+        require_grid(self.datasets, self.temperatures, self.methods, self.budgets)
         self._check_parts()
-        for key in ("datasets", "temperatures", "methods", "budgets"):
-            values = getattr(self, key)
-            if len(set(values)) < len(values):
-                raise ValueError(f"{key}: found {values}; each value is accepted once")
-        for temperature in self.temperatures:
-            require_hundredths("temperatures", temperature)
         return self
 
     def _check_parts(self) -> None:

@@ -85,6 +85,7 @@ def method_flags(stack: ServerStack, arm: ServerArm) -> list[str]:
         return [*flags, "--speculative-dflash-block-size", rows, "--speculative-num-draft-tokens", rows]
     flags += ["--speculative-dflash-tfm-tree-budget", str(arm.budget)]
     if arm.method == "tfm":
+        assert stack.weaver is not None
         return [*flags, "--speculative-dflash-tfm-path", stack.weaver]
     return [*flags, PROPOSAL_FLAG, PROPOSALS[arm.method]]
 

@@ -118,9 +118,9 @@ def _key(cell: ServerCell) -> str:
 def checkpoints_sha256(settings: ServerCellSettings) -> str:
     """One hash over what is served: the weight files of folders, path and commit of what a hub holds."""
     stack = settings.stack
-    weaver = Path(stack.weaver)
+    weaver = Path(stack.weaver) if stack.weaver and "tfm" in settings.methods else None
     parts = [_source_hashes(stack.target), _source_hashes(stack.drafter)]
-    parts.append([file_sha256(weaver)] if "tfm" in settings.methods and weaver.is_file() else [])
+    parts.append([file_sha256(weaver)] if weaver and weaver.is_file() else [])
     return hash_of({str(index): part for index, part in enumerate(parts)})
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from tfm_bench.config import DecodingSettings, Method, PromptCounts
+from tfm_bench.config import DecodingSettings, Method, PromptCounts, require_grid
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
 from tfm_bench.stack_config import SOURCE, Part, PinnedPart, PromptedStack
 
 Seconds = Annotated[float, Field(gt=0)]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+# No shell reads the commands, so a leading ~ is replaced here; unlike Path.expanduser this never raises.
+UserPath = Annotated[str, AfterValidator(os.path.expanduser)]
+# What the rules that prepare prompts and download Weaver can write into.
+PREPARED_PATH = r"checkpoints/[a-z0-9][a-z0-9_-]*"
 
 # The suite sets these itself, from other keys; given twice, the arm would not be what its record says.
 OWN_FLAGS = frozenset(
@@ -42,7 +48,7 @@ OWN_FLAGS = frozenset(
 class ModelSource(Strict):
     """A folder, or a repository of the hub together with the commit that is pinned."""
 
-    path: str
+    path: UserPath
     revision: Revision | None = None
 
     @model_validator(mode="after")
@@ -55,19 +61,21 @@ class ModelSource(Strict):
 class ServerStack(PromptedStack):
     """The checkpoints that every arm serves. block_size: rows of the drafter's block, the anchor's included.
 
-    weaver: its file, since servers load no other part from a hub; weaver_source: where that is downloaded from, None
-    for a file that stands there already.
+    weaver: its file, since servers load no other part from a hub; None where `tfm` is not measured. weaver_source:
+    where that is downloaded from, None for a file that stands there already.
     """
 
     target: ModelSource
     drafter: ModelSource
-    weaver: str
+    weaver: UserPath | None = None
     weaver_source: PinnedPart | None = None
     dtype: Literal["float32", "bfloat16"]
     block_size: Annotated[int, Field(ge=2)]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if (self.wording or self.weaver_source) and not re.fullmatch(PREPARED_PATH, self.path):
+            raise ValueError(f"path: found {self.path!r}; what a run prepares is put into checkpoints/NAME")
         if self.weaver_source is not None:
             names = [name.rpartition("/")[2] for name in self.weaver_source.files]
             if self.weaver not in (accepted := [f"{self.path}/weaver/{name}" for name in names]):
@@ -101,7 +109,7 @@ class ServerFlags(Strict):
 class SglangSettings(Strict):
     """How servers are started. python: the interpreter of SGLang's own environment (environment-sglang.yml)."""
 
-    python: str
+    python: UserPath
     start_timeout_s: Seconds
     request_timeout_s: Seconds
     flags: ServerFlags
@@ -123,8 +131,9 @@ class ServerConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if "ar" not in self.methods:
-            raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
+        require_grid(self.datasets, self.temperatures, self.methods, self.budgets)
+        if "tfm" in self.methods and self.stack.weaver is None:
+            raise ValueError("stack.weaver: not there, but required where methods has 'tfm'")
         return self
 
 
@@ -136,10 +145,12 @@ class ServerCellSettings(DecodingSettings):
 
 
 def weaver_files(stack: ServerStack) -> list[str]:
-    """What says that Weaver is there: of a downloaded one, the file that is written last.
+    """What says that Weaver is there: of a downloaded one, the file that is written last; none for a stack without.
 
     Raises UserError where it is neither there nor downloaded.
     """
+    if stack.weaver is None:
+        return []
     weaver = Path(stack.weaver)
     if stack.weaver_source is not None:
         return [str(weaver.with_name(SOURCE))]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import yaml
 
 from tests.tfm_bench.backends.fake_installation import FLAGS, ROOT, make_config
 from tfm_bench.backends.flags import launch_command, method_flags, server_arms
-from tfm_bench.backends.settings import load_server_config, server_cell_settings
+from tfm_bench.backends.server_cell import checkpoints_sha256
+from tfm_bench.backends.settings import load_server_config, server_cell_settings, weaver_files
 from tfm_bench.config import read_yaml
 from tfm_bench.errors import UserError
 
@@ -77,6 +79,7 @@ def test_upstream_sglang_knows_every_flag_of_its_arms():
     assert "speculative_dflash_tfm_tree_budget" in trees - names
 
 
+PUBLISHED = read_yaml(CONFIG)["stack"]
 BAD = {
     "flag of ours": (
         {"sglang": make_config()["sglang"] | {"flags": FLAGS | {"tfm": ["--speculative-algorithm=EAGLE"]}}},
@@ -95,6 +98,26 @@ BAD = {
         "stack.target.revision: found 'main'; string should match",
     ),
     "nothing to compare with": ({"methods": ["tfm"]}, "methods: 'ar' is missing; every speedup is a ratio to it"),
+    "a dataset twice": ({"datasets": ["math", "math"]}, "datasets: found ['math', 'math']; each value is accepted once"),
+    "a method twice": ({"methods": ["ar", "tfm", "tfm"]}, "methods: found ['ar', 'tfm', 'tfm']; each value"),
+    "a budget twice": ({"budgets": [9, 9]}, "budgets: found [9, 9]; each value is accepted once"),
+    "a temperature twice": ({"temperatures": [1, 1.0]}, "temperatures: found [1.0, 1.0]; each value"),
+    "a temperature that no file name holds": (
+        {"temperatures": [0.125]},
+        "temperatures: found 0.125; whole hundredths are accepted",
+    ),
+    "prompts prepared elsewhere": (
+        {"stack": make_config("/data/qwen")["stack"] | {"wording": "tfm"}},
+        "stack: path: found '/data/qwen'; what a run prepares is put into checkpoints/NAME",
+    ),
+    "Weaver downloaded elsewhere": (
+        {"stack": PUBLISHED | {"path": "checkpoints/a/b", "wording": None}},
+        "stack: path: found 'checkpoints/a/b'; what a run prepares is put into checkpoints/NAME",
+    ),
+    "no Weaver": (
+        {"stack": {key: value for key, value in make_config()["stack"].items() if key != "weaver"}},
+        "stack.weaver: not there, but required where methods has 'tfm'",
+    ),
     "unknown key": ({"pyhton": "x"}, "pyhton: unknown key; accepted are the keys of config/qwen36-27b-sglang.yaml"),
 }
 
@@ -113,6 +136,29 @@ def test_a_missing_key_is_named():
     del config["sglang"]["python"]
     with pytest.raises(UserError, match=r"^config: sglang\.python: not there, but required$"):
         load_server_config(config)
+
+
+def test_a_run_without_tfm_needs_no_weaver():
+    config = make_config(methods=["ar", "dflash_chain", "ddtree"])
+    del config["stack"]["weaver"]
+    loaded = load_server_config(config)
+    assert weaver_files(loaded.stack) == []
+    settings = server_cell_settings(loaded, split="test", dataset="math", temperature_hundredths=0, repeat=0)
+    assert [launch_command(settings, arm, 1)[0] for arm in server_arms(settings)] == [sys.executable] * 3
+    assert re.fullmatch("[0-9a-f]{64}", checkpoints_sha256(settings))
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for part in ("target", "drafter"):
+        (tmp_path / part).mkdir()
+    own = {"target": {"path": "~/target"}, "drafter": {"path": "~/drafter"}, "weaver": "~/weaver.pth"}
+    config = make_config(sglang={"python": "~/env/bin/python"})
+    loaded = load_server_config(config | {"stack": config["stack"] | own})
+    assert loaded.sglang.python == f"{tmp_path}/env/bin/python"
+    assert (loaded.stack.target.path, loaded.stack.drafter.path) == (f"{tmp_path}/target", f"{tmp_path}/drafter")
+    assert loaded.stack.weaver == f"{tmp_path}/weaver.pth"
+    assert load_server_config(make_config(sglang={"python": "python"})).sglang.python == "python"
 
 
 def test_the_environment_of_servers_is_pinned_whole_and_apart():
