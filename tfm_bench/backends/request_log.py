@@ -81,21 +81,23 @@ class RequestLog:
         """Takes over what an earlier process left for `output` under the same key, and drops all else."""
         self.path = partial_path(output)
         self.done: dict[tuple[str, int, bool, int], LoggedRequest] = {}
-        header, *lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else [b""]
-        own = json.dumps({"key": key}).encode() + b"\n"
-        kept = [own]
-        if header == own:
-            kept += self._complete(lines)
-            print(f"{self.path}: continued after {len(self.done)} requests", file=sys.stderr)
-        elif header:
+        self._header = json.dumps({"key": key}).encode() + b"\n"
+        if not self.path.exists():
+            return
+        header, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
+        if header != self._header:
             print(f"{self.path}: of other settings or code; discarded", file=sys.stderr)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_bytes(b"".join(kept))
+            self.path.unlink()
+            return
+        self._keep(lines)
+        print(f"{self.path}: continued after {len(self.done)} requests", file=sys.stderr)
 
     def append(self, logged: LoggedRequest) -> None:
         """Add a request; on return it is on the disk."""
+        line = logged.model_dump_json().encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
-            file.write(logged.model_dump_json().encode() + b"\n")
+            file.write(line if self.done else self._header + line)
             file.flush()
             os.fsync(file.fileno())
         self.done[logged.request.place] = logged
@@ -104,17 +106,20 @@ class RequestLog:
         """Once the output is complete."""
         self.path.unlink(missing_ok=True)
 
-    def _complete(self, lines: list[bytes]) -> list[bytes]:
-        """The lines up to one that a kill has torn."""
-        for number, line in enumerate(lines):
+    def _keep(self, lines: list[bytes]) -> None:
+        """Reads the complete lines and cuts the file after them: a kill in mid-write leaves a torn one."""
+        length = len(self._header)
+        for line in lines:
             try:
                 logged = LoggedRequest.model_validate_json(line)
             except ValidationError:
-                return lines[:number]
+                break
             if not line.endswith(b"\n"):
-                return lines[:number]
+                break
             self.done[logged.request.place] = logged
-        return lines
+            length += len(line)
+        # Without a request the next line brings the header itself.
+        os.truncate(self.path, length if self.done else 0)
 
 
 def requests_path(raw: Path) -> Path:

@@ -46,12 +46,13 @@ def write_text(path: Path, text: str) -> None:
 def read_json_lines(path: Path, model: type[Model], kind: str) -> list[Model]:
     """One model per line. Raises UserError, one line: file, line number and what is wrong with what is not `kind`."""
     models = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            models.append(model.model_validate_json(line))
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"{path}, line {number}: not {kind} ({reason}); delete it and rerun") from None
+    with path.open("rb") as lines:  # a text's splitlines would also split at characters that JSON strings may hold
+        for number, line in enumerate(lines, start=1):
+            try:
+                models.append(model.model_validate_json(line))
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise UserError(f"{path}, line {number}: not {kind} ({reason}); delete it and rerun") from None
     return models
 
 

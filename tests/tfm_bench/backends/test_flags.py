@@ -98,7 +98,7 @@ BAD = {
         "stack.target.revision: found 'main'; string should match",
     ),
     "nothing to compare with": ({"methods": ["tfm"]}, "methods: 'ar' is missing; every speedup is a ratio to it"),
-    "a dataset twice": ({"datasets": ["math", "math"]}, "datasets: found ['math', 'math']; each value is accepted once"),
+    "a dataset twice": ({"datasets": ["math", "math"]}, "datasets: found ['math', 'math']; each value"),
     "a method twice": ({"methods": ["ar", "tfm", "tfm"]}, "methods: found ['ar', 'tfm', 'tfm']; each value"),
     "a budget twice": ({"budgets": [9, 9]}, "budgets: found [9, 9]; each value is accepted once"),
     "a temperature twice": ({"temperatures": [1, 1.0]}, "temperatures: found [1.0, 1.0]; each value"),
