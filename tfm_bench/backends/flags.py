@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfm_bench.backends.ports import HOST
 from tfm_bench.backends.settings import ModelSource, ServerCellSettings, ServerStack
 from tfm_bench.config import TREE_METHODS, expansion_width
 
 LAUNCHER = "sglang.launch_server"
-HOST = "127.0.0.1"
 # DFLASH is in SGLang, DFLASH_TFM in a fork, where it drafts either kind of tree.
 ALGORITHMS: dict[str, str | None] = {"ar": None, "dflash_chain": "DFLASH", "ddtree": "DFLASH_TFM", "tfm": "DFLASH_TFM"}
 PROPOSALS = {"ddtree": "ddtree", "tfm": "weaver"}

@@ -19,6 +19,7 @@ from tfm_bench.errors import UserError
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
 TAIL_LINES = 30
 TAIL_BYTES = 65_536
+REASON_LENGTH = 300
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -46,6 +47,12 @@ def log_tail(log: Path, start: int = 0) -> list[str]:
         file.seek(max(start, size - TAIL_BYTES))
         text = file.read().decode("utf-8", errors="replace")
     return [line for line in text.splitlines() if line.strip()][-TAIL_LINES:]
+
+
+def in_one_line(text: str) -> str:
+    """What another program wrote as a part of a reason: its beginning, REASON_LENGTH printable characters at most."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable.split())[:REASON_LENGTH]
 
 
 def _start(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from tfm_bench.backends.answers import Reply, ServerError
 from tfm_bench.backends.detection import Installation, why_unsupported
 from tfm_bench.backends.flags import AR, ServerArm, contradiction, launch_command
+from tfm_bench.backends.ports import free_port
 from tfm_bench.backends.request_log import LoggedRequest, RequestLog, ServerRequest
 from tfm_bench.backends.settings import ServerCellSettings
-from tfm_bench.backends.sglang import Reply, Sampling, ServerError, SglangServer, free_port, sglang_server
+from tfm_bench.backends.sglang import Sampling, SglangServer, sglang_server
 from tfm_bench.measure.gpu_state import GpuState, read_gpu, read_gpu_again
 from tfm_bench.measure.provenance import CellProvenance, now
 from tfm_bench.prompts.datasets import Prompt

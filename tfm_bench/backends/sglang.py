@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from pydantic import BaseModel, ValidationError
 
-from tfm_bench.backends.flags import HOST
-from tfm_bench.backends.process import log_tail, server_process
-from tfm_bench.errors import UserError
+from tfm_bench.backends.answers import Reply, ServerError, read_info, read_reply
+from tfm_bench.backends.ports import HOST, is_stolen, require_free
+from tfm_bench.backends.process import in_one_line, log_tail, server_process
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 30.0  # SGLang answers /health by decoding a token, which the first time takes long
@@ -33,36 +30,6 @@ NEUTRAL_SAMPLING = {
     "repetition_penalty": 1.0,
     "ignore_eos": False,
 }
-
-
-class ServerError(UserError):
-    """A server that does not start, stops or answers what it must not. The message is one line."""
-
-
-class FinishReason(BaseModel):
-    """Why a generation ended: "stop" at a stop id, "length" at max_new_tokens; "abort" is no answer."""
-
-    type: str
-
-
-class MetaInfo(BaseModel):
-    """What we read of SGLang's meta_info. Plain decoding has no spec_* entries."""
-
-    completion_tokens: int
-    prompt_tokens: int
-    finish_reason: FinishReason
-    spec_verify_ct: int | None = None
-    spec_correct_drafts_histogram: list[int] | None = None
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One generation. Seconds since the request was sent: to the first token, and to the end of the answer."""
-
-    output_ids: list[int]
-    meta: MetaInfo
-    first_token_s: float
-    total_s: float
 
 
 @dataclass(frozen=True)
@@ -86,14 +53,14 @@ class SglangServer:
     def info(self) -> dict[str, Any]:
         """What /get_server_info says."""
         reply = self._send("GET", "/get_server_info")
-        if reply.is_error:
+        if not reply.is_success:
             raise ServerError(f"/get_server_info: {_reason(reply)}")
-        return dict(reply.json())
+        return read_info(reply.content)
 
     def flush(self) -> float:
         """Empty the prefix cache; the seconds that it took. Repeated while the server is still busy."""
         start = time.perf_counter()
-        while (reply := self._send("POST", "/flush_cache")).is_error:
+        while not (reply := self._send("POST", "/flush_cache")).is_success:
             if time.perf_counter() - start > FLUSH_TIMEOUT_S:
                 raise ServerError(f"the cache could not be flushed ({_reason(reply)})")
             time.sleep(POLL_S)
@@ -112,11 +79,15 @@ class SglangServer:
             },
         }
         try:
-            return self._streamed(body)
+            reply = self._streamed(body)
         except httpx2.TimeoutException:
             raise ServerError("the server sent nothing within sglang.request_timeout_s") from None
         except httpx2.HTTPError as error:
-            raise ServerError(f"the connection broke in mid-answer ({error}){self.last_words()}") from None
+            reason = in_one_line(str(error))
+            raise ServerError(f"the connection broke in mid-answer ({reason}){self.last_words()}") from None
+        if self.process.poll() is not None:  # then another process may have answered at its port
+            raise ServerError(f"the server was gone when its answer came{self.last_words()}")
+        return reply
 
     def last_words(self) -> str:
         """How the process ended, if it did, and the last line of its log."""
@@ -129,7 +100,7 @@ class SglangServer:
     def _streamed(self, body: dict[str, Any]) -> Reply:
         start, first, last, done = time.perf_counter(), 0.0, "", False
         with self.client.stream("POST", "/generate", json=body) as response:
-            if response.is_error:
+            if not response.is_success:
                 response.read()
                 raise ServerError(f"the server refused a request ({_reason(response)})")
             # Not iter_lines: text may hold U+2028 and its like, at which that would cut a chunk in two.
@@ -142,13 +113,13 @@ class SglangServer:
         end = time.perf_counter()
         if not done:
             raise ServerError(f"the answer ended too early{self.last_words()}")
-        return _reply(last, first - start, end - start)
+        return read_reply(last, first - start, end - start)
 
     def _send(self, method: str, path: str) -> httpx2.Response:
         try:
             return self.client.request(method, path)
-        except httpx2.TransportError as error:
-            raise ServerError(f"{path}: no answer ({error}){self.last_words()}") from None
+        except httpx2.HTTPError as error:
+            raise ServerError(f"{path}: no answer ({in_one_line(str(error))}){self.last_words()}") from None
 
 
 @contextmanager
@@ -158,9 +129,9 @@ def sglang_server(
     """Start `command`, which must listen at `port`, and yield once it is healthy; on leaving nothing of it runs on.
 
     Raises UserError for a port that is taken and a command that cannot be run, and ServerError for a server that exits
-    or is not healthy in time; then the end of its log is shown on stderr.
+    or is not healthy in time, then the end of its log is shown on stderr, and where another process takes the port.
     """
-    _require_free(port)
+    require_free(port)
     start, logged = time.monotonic(), log.stat().st_size if log.exists() else 0
     # trust_env: a proxy that the environment names must not come between us and this machine.
     client = httpx2.Client(base_url=f"http://{HOST}:{port}", timeout=PROBE_TIMEOUT_S, trust_env=False)
@@ -170,27 +141,16 @@ def sglang_server(
         yield SglangServer(process, client, log, time.monotonic() - start)
 
 
-def free_port() -> int:
-    """A port that nothing listens at."""
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def _require_free(port: int) -> None:
-    """The health of a foreign server would pass for that of ours."""
-    with socket.socket() as probe:
-        if probe.connect_ex((HOST, port)) == 0:
-            raise UserError(f"port: found {port}, where another process listens already; a free one is accepted")
-
-
 def _wait_until_healthy(
     client: httpx2.Client, process: subprocess.Popen[bytes], deadline: float, log: Path, logged: int
 ) -> None:
     while True:
-        if process.poll() is not None:
+        healthy = _healthy(client, deadline)
+        if process.poll() is not None:  # asked last: a process that took the port in time answers as well
             tail = _show_tail(log, logged)
             raise ServerError(f"the server never became healthy; {_ending(process, tail, log)}")
-        if _healthy(client, deadline):
+        if healthy:
+            _require_ours(client, process)
             return
         if time.monotonic() > deadline:
             _show_tail(log, logged)
@@ -198,11 +158,17 @@ def _wait_until_healthy(
         time.sleep(POLL_S)
 
 
+def _require_ours(client: httpx2.Client, process: subprocess.Popen[bytes]) -> None:
+    port = client.base_url.port
+    if port and is_stolen(port, process.pid):
+        raise ServerError(f"port {port} was free, but before the server could take it another process did")
+
+
 def _healthy(client: httpx2.Client, deadline: float) -> bool:
     patience = min(PROBE_TIMEOUT_S, max(POLL_S, deadline - time.monotonic()))
     try:
         return client.get("/health", timeout=patience).status_code == httpx2.codes.OK
-    except httpx2.TransportError:
+    except httpx2.HTTPError:
         return False
 
 
@@ -215,29 +181,9 @@ def _show_tail(log: Path, logged: int) -> list[str]:
 def _ending(process: subprocess.Popen[bytes], tail: list[str], log: Path) -> str:
     code = process.returncode
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"its process ended with {how}, the last line of {log}: {tail[-1].strip() if tail else '(empty)'}"
+    last = in_one_line(tail[-1]) if tail else ""
+    return f"its process ended with {how}, the last line of {log}: {last or '(empty)'}"
 
 
 def _reason(response: httpx2.Response) -> str:
-    text = " ".join(response.text.split())
-    return f"status {response.status_code}: {text[:300]}"
-
-
-def _reply(payload: str, first_token_s: float, total_s: float) -> Reply:
-    """Reads the last chunk of a stream."""
-    try:
-        chunk = json.loads(payload)
-        if "error" in chunk:
-            raise ServerError(f"the server gave up ({str(chunk['error'])[:300]})")
-        meta = MetaInfo.model_validate(chunk["meta_info"])
-        ids = [int(token) for token in chunk["output_ids"]]
-    except (ValueError, TypeError, KeyError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else repr(error)
-        raise ServerError(f"the last chunk of an answer is not in SGLang's form ({reason})") from None
-    if meta.finish_reason.type == "abort":
-        raise ServerError("the server aborted the request")
-    if len(ids) != meta.completion_tokens:
-        raise ServerError(
-            f"found {len(ids)} output_ids for {meta.completion_tokens} completion_tokens; all are expected"
-        )
-    return Reply(ids, meta, first_token_s, total_s)
+    return f"status {response.status_code}: {in_one_line(response.text)}"

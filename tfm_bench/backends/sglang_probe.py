@@ -32,6 +32,16 @@ def version(package: str) -> str:
         return "not installed"
 
 
+def commit(package: str) -> dict[str, str]:
+    """The commit that pip recorded for a package installed from git."""
+    try:
+        record = metadata.distribution(package).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return {}
+    found = json.loads(record or "{}").get("vcs_info", {}).get("commit_id")
+    return {f"{package}_commit": found} if found else {}
+
+
 def device() -> str | None:
     """Name of the first GPU."""
     import torch
@@ -46,7 +56,7 @@ packages = {name: version(name) for name in ("sglang", "torch", "transformers", 
 found = {
     "algorithms": [name for name in sys.argv[1:] if has_algorithm(name)],
     "flags": sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", parser.format_help()))),
-    "versions": {"python": platform.python_version(), **packages},
+    "versions": {"python": platform.python_version(), **packages, **commit("sglang")},
     "device": device(),
 }
 print(json.dumps(found))

@@ -11,10 +11,10 @@ from tests.tfm_bench.scripted_engine import PER_ROUND, ROUND_S, text_of
 from tests.tfm_bench.tiny_stack import SHIPPED
 from tfm_bench.backends import server_cell as server_cell_module
 from tfm_bench.backends import server_runs
+from tfm_bench.backends.answers import FinishReason, MetaInfo, Reply, ServerError, read_info
 from tfm_bench.backends.flags import AR, ServerArm, server_arms
 from tfm_bench.backends.request_log import RequestLog, read_requests, requests_path
 from tfm_bench.backends.server_cell import run_order, runs_of, server_cell
-from tfm_bench.backends.sglang import FinishReason, MetaInfo, Reply, ServerError
 from tfm_bench.errors import UserError
 from tfm_bench.measure.invariants import check_server_cell
 from tfm_bench.measure.lossless import tokens_sha256
@@ -130,6 +130,18 @@ def test_a_server_that_does_not_start_is_not_tried_again(place, monkeypatch):
     assert {r.reason for r in records if r.status == "failed"} == {
         "the server is not the one that was asked for (speculative_algorithm: asked for DFLASH, the server runs NONE)"
     }
+
+
+def test_a_server_that_says_nothing_of_itself_fails_its_arm_alone(place, monkeypatch):
+    ours = server_runs.SglangServer.info
+
+    def info(server):
+        return read_info(b"<html>") if "DFLASH" in server.process.args else ours(server)
+
+    monkeypatch.setattr(server_runs.SglangServer, "info", info)
+    records, _ = measure(place, methods=["ar", "dflash_chain", "tfm"])
+    assert {(r.method, r.status) for r in records} == {("ar", "ok"), ("dflash_chain", "failed"), ("tfm", "ok")}
+    assert all("found no JSON object" in r.reason for r in records if r.status == "failed")
 
 
 def test_plain_decoding_that_fails_ends_the_cell(place, monkeypatch):

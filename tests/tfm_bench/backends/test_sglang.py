@@ -10,13 +10,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.tfm_bench.backends.fake_installation import FLAGS, ROOT, detected, install, make_settings
+from tests.tfm_bench.backends.fake_installation import FLAGS, ROOT, install, make_settings
 from tests.tfm_bench.scripted_engine import text_of
 from tests.tfm_bench.tiny_stack import random_stack
 from tfm_bench.backends import process, sglang
-from tfm_bench.backends.detection import detect, why_unsupported
-from tfm_bench.backends.flags import AR, ServerArm, contradiction, launch_command, server_arms
-from tfm_bench.backends.sglang import Sampling, ServerError, free_port, sglang_server
+from tfm_bench.backends.answers import ServerError
+from tfm_bench.backends.flags import AR, ServerArm, contradiction, launch_command
+from tfm_bench.backends.ports import free_port
+from tfm_bench.backends.sglang import Sampling, sglang_server
 from tfm_bench.engine import Arm, generate
 from tfm_bench.errors import UserError
 
@@ -125,7 +126,7 @@ def test_a_port_in_use_is_refused_before_a_start_and_by_the_server(scripted, tmp
             pass
         assert not (tmp_path / "server.log").exists()
         # Another process takes it between the look and the start.
-        scripted.setattr(sglang, "_require_free", lambda _: None)
+        scripted.setattr(sglang, "require_free", lambda _: None)
         scripted.setattr(sglang, "_healthy", lambda *_: False)
         with (
             pytest.raises(ServerError, match=f"exit code 1.*127.0.0.1:{port}, which cannot be bound"),
@@ -214,26 +215,3 @@ def test_what_ignores_sigterm_is_killed(tmp_path, monkeypatch):
             time.sleep(0.02)
     for pid in pids:
         assert_gone(int(pid))
-
-
-def test_what_an_installation_has_is_asked_of_itself(monkeypatch):
-    stack, arms = make_settings().stack, server_arms(make_settings())
-    install(monkeypatch)
-    upstream = detected()
-    assert upstream.versions["sglang"] == "not installed"
-    reasons = [why_unsupported(upstream, stack, arm) for arm in arms]
-    assert reasons[:2] == [None, None]
-    assert reasons[2] == reasons[3] == "SGLang not installed has no speculative algorithm DFLASH_TFM"
-    install(monkeypatch, fork=1)
-    fork = detected(fork="1")
-    assert [why_unsupported(fork, stack, arm) for arm in arms] == [None] * 4
-    older = fork.model_copy(update={"flags": [flag for flag in fork.flags if not flag.endswith("-proposal")]})
-    assert [why_unsupported(older, stack, arm) is None for arm in arms] == [True, True, False, True]
-
-
-def test_an_interpreter_without_sglang_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    with pytest.raises(UserError, match=r"has no working SGLang \(ModuleNotFoundError: No module named 'sglang'\)"):
-        detect(sys.executable)
-    with pytest.raises(UserError, match=r"cannot be run \(No such file or directory\)"):
-        detect(str(tmp_path / "python"))
