@@ -14,6 +14,7 @@ PLANNED = {
     "qwen35-4b.yaml": (2, 9, 7 * 2 * 3 + 2 * 2, 8),
     "qwen36-27b.yaml": (3, 10, 8 * 3 + 2, 8),
     "qwen36-27b-sglang.yaml": (1, 10, 8 * 2 * 3 + 2 * 2, 0),
+    "qwen36-27b-sglang-fork.yaml": (1, 10, 8 * 2 * 3 + 2 * 2, 0),
     "default.yaml": (0, 0, 18, 8),
 }
 KERNELS = ("recorded_trees", "kernel_cell", "kernel_table", "check_roofline", "table_gdn_verify")
@@ -24,7 +25,7 @@ WEAVERLESS = ("qwen3-4b.yaml", "qwen3-8b.yaml", "qwen35-4b.yaml")
 @pytest.mark.parametrize("name", RUNS)
 def test_the_whole_run_of_every_configuration_is_planned(plan, name):
     jobs = plan("reproduce_all", "--configfile", f"config/{name}")
-    cell = "server_cell" if name == "qwen36-27b-sglang.yaml" else "decode_cell"
+    cell = "server_cell" if "sglang" in name else "decode_cell"
     kernels = sum(jobs.get(rule, 0) for rule in (*KERNELS, *KERNEL_FIGURES))
     found = (jobs.get("download_part", 0), jobs.get("prepare_dataset", 0), jobs[cell], kernels)
     assert found == PLANNED[name]
@@ -73,7 +74,7 @@ def test_a_run_that_cannot_be_finished_starts_nothing(snakemake):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_small_run_of_every_configuration_is_planned(plan, name):
     jobs = plan("smoke", "--configfile", f"config/{name}")
-    cell = "server_cell" if name == "qwen36-27b-sglang.yaml" else "decode_cell"
+    cell = "server_cell" if "sglang" in name else "decode_cell"
     assert jobs[cell] == 2
     assert jobs.get("prepare_dataset", 0) == (0 if name == "default.yaml" else 2)
 
@@ -100,6 +101,9 @@ def test_the_small_run_of_every_configuration_is_planned(plan, name):
         ("qwen36-27b.yaml", "datasets=[gsm8]", "datasets: found 'gsm8'; accepted are mt_bench, gsm8k"),
         ("qwen36-27b-sglang.yaml", "budgets=[0]", "config: budgets.0: found '0'"),
         ("qwen36-27b-sglang.yaml", "expansion_width=2", "expansion_width: unknown key"),
+        ("qwen36-27b-sglang.yaml", "datasets=[gsm8k,gsm8k]", "each value is accepted once"),
+        ("qwen36-27b-sglang-fork.yaml", "temperatures=[0.125]", "temperatures: found 0.125; whole hundredths"),
+        ("qwen36-27b-sglang-fork.yaml", "stack={path: /data/qwen}", "stack: path: found '/data/qwen'; what a run"),
     ],
 )
 def test_what_a_stack_lacks_is_refused_in_one_line(snakemake, name, change, message):

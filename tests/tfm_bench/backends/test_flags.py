@@ -16,12 +16,14 @@ from tfm_bench.config import read_yaml
 from tfm_bench.errors import UserError
 
 CONFIG = ROOT / "config" / "qwen36-27b-sglang.yaml"
+FORK_CONFIG = ROOT / "config" / "qwen36-27b-sglang-fork.yaml"
 REFERENCE = Path(os.environ.get("SGLANG_REFERENCE", ROOT / ".sglang"))
 PIN = "sglang==0.5.23"
 
 # method.md, section 8.5; the fork's --cuda-graph-max-bs is --cuda-graph-max-bs-decode in SGLang 0.5.23.
 COMMON = """--dtype bfloat16 --tp-size 1 --max-running-requests 1 --cuda-graph-max-bs-decode 32
  --mem-fraction-static 0.75 --page-size 64 --disable-radix-cache"""
+FORK_COMMON = COMMON.replace("--cuda-graph-max-bs-decode", "--cuda-graph-max-bs")
 DRAFTER = """--speculative-draft-model-path z-lab/Qwen3.6-27B-DFlash
  --speculative-draft-model-revision 0919688658996800f86b895034249700e9481106"""
 TREE = f"""--decode-attention-backend trtllm_mha --prefill-attention-backend flashinfer
@@ -36,8 +38,8 @@ EXPECTED = {
 }
 
 
-def paper_settings():
-    config = load_server_config(read_yaml(CONFIG), origin=str(CONFIG))
+def paper_settings(file=CONFIG):
+    config = load_server_config(read_yaml(file), origin=str(file))
     return server_cell_settings(config, split="test", dataset="gsm8k", temperature_hundredths=100, repeat=0)
 
 
@@ -47,14 +49,24 @@ def options(words):
     return {flag: value or None for flag, value in pairs}
 
 
+@pytest.mark.parametrize(("file", "common"), [(CONFIG, COMMON), (FORK_CONFIG, FORK_COMMON)], ids=["upstream", "fork"])
 @pytest.mark.parametrize("arm", server_arms(paper_settings()), ids=lambda arm: arm.method)
-def test_the_commands_are_those_of_the_paper(arm):
-    command = launch_command(paper_settings(), arm, 30123)
+def test_the_commands_are_those_of_the_paper(arm, file, common):
+    command = launch_command(paper_settings(file), arm, 30123)
     assert command[:3] == ["python", "-m", "sglang.launch_server"]
     model = "--model-path Qwen/Qwen3.6-27B --revision 6a9e13bd6fc8f0983b9b99948120bc37f49c13e9"
-    expected = f"{model} --host 127.0.0.1 --port 30123 {COMMON} {EXPECTED[arm.method]}"
+    expected = f"{model} --host 127.0.0.1 --port 30123 {common} {EXPECTED[arm.method]}"
     assert options(command[3:]) == options(expected.split())
     assert len(command[3:]) == len(expected.split())
+
+
+def test_both_installations_measure_the_same():
+    upstream, fork = read_yaml(CONFIG), read_yaml(FORK_CONFIG)
+    assert fork["stack"].pop("name") == "qwen36-27b-sglang-fork"
+    assert upstream["stack"].pop("name") == "qwen36-27b-sglang"
+    fork_flags, flags = fork["sglang"]["flags"].pop("common"), upstream["sglang"]["flags"].pop("common")
+    assert fork_flags == [flag.removesuffix("-decode") for flag in flags]
+    assert fork == upstream
 
 
 def test_arms_are_plain_decoding_the_whole_chain_and_each_budget_of_a_tree():
@@ -162,14 +174,14 @@ def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch, tmp_path):
 
 
 def test_the_environment_of_servers_is_pinned_whole_and_apart():
-    for file in ("environment-sglang.yml", "constraints/sglang.txt", "config/qwen36-27b-sglang.yaml"):
+    for file in ("environment-sglang.yml", "constraints/sglang.txt", CONFIG, FORK_CONFIG):
         assert "://" not in (ROOT / file).read_text()
     (pip,) = (
         e["pip"]
         for e in yaml.safe_load((ROOT / "environment-sglang.yml").read_text())["dependencies"]
         if isinstance(e, dict)
     )
-    assert pip == [PIN]
+    assert pip == ["--constraint constraints/sglang.txt", PIN]
     assert PIN in (ROOT / "Makefile").read_text()  # the reference kernel is of the same version
     lines = [line for line in (ROOT / "constraints" / "sglang.txt").read_text().splitlines() if line[0] != "#"]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.+!]+", line) for line in lines)
