@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfm_bench.backends.ports import HOST
+from tfm_bench.backends.process import in_one_line
 from tfm_bench.backends.settings import ModelSource, ServerCellSettings, ServerStack
 from tfm_bench.config import TREE_METHODS, expansion_width
 
@@ -99,7 +100,7 @@ def contradiction(info: Mapping[str, Any], stack: ServerStack, arm: ServerArm) -
     for flag in CONFIRMED:
         found = "NONE" if info.get(_key(flag)) is None else str(info[_key(flag)])
         if flag in asked and found.upper() != asked[flag].upper():
-            return f"{_key(flag)}: asked for {asked[flag]}, the server runs {found}"
+            return f"{_key(flag)}: asked for {asked[flag]}, the server runs {in_one_line(found)}"
     return None
 
 

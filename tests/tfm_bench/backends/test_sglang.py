@@ -150,6 +150,7 @@ def test_a_server_that_runs_something_else_is_found_out(scripted, tmp_path):
     wrong = "speculative_algorithm: asked for DFLASH, the server runs EAGLE"
     assert contradiction(info, stack, CHAIN) == wrong
     assert "asked for NONE" in contradiction(info, stack, AR)
+    assert contradiction({"speculative_algorithm": "A\n" * 999}, stack, CHAIN).isprintable()
     tree = {"speculative_algorithm": "DFLASH_TFM", "speculative_dflash_tfm_tree_budget": 9}
     assert contradiction(tree, stack, TFM) is None
     assert "proposal: asked for ddtree, the server runs NONE" in contradiction(tree, stack, ServerArm("ddtree", 9))
