@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -35,17 +35,15 @@ WEAVER_ABLATIONS = frozenset(
 GDN_ABLATIONS = frozenset({"gdn_verify", "precision"})
 
 
-def require_grid(
-    datasets: Sequence[str], temperatures: Sequence[float], methods: Sequence[Method], budgets: Sequence[int]
-) -> None:
-    """What the lists that a run consists of must hold, of engine and server. Raises ValueError."""
-    if "ar" not in methods:
+def require_grid(fields: Mapping[str, Any]) -> None:
+    """What the lists that the cells of a run are made of must hold, of engine and server. Raises ValueError."""
+    if "ar" not in fields["methods"]:
         raise ValueError("methods: 'ar' is missing; every speedup is a ratio to it")
-    lists = {"datasets": datasets, "temperatures": temperatures, "methods": methods, "budgets": budgets}
-    for key, values in lists.items():
+    for key in ("datasets", "temperatures", "methods", "budgets"):
+        values = fields[key]
         if len(set(values)) < len(values):
             raise ValueError(f"{key}: found {values}; each value is accepted once")
-    for temperature in temperatures:
+    for temperature in fields["temperatures"]:
         require_hundredths("temperatures", temperature)
 
 
@@ -75,7 +73,7 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        require_grid(self.datasets, self.temperatures, self.methods, self.budgets)
+        require_grid(dict(self))
         self._check_parts()
         return self
 

@@ -131,7 +131,7 @@ class ServerConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        require_grid(self.datasets, self.temperatures, self.methods, self.budgets)
+        require_grid(dict(self))
         if "tfm" in self.methods and self.stack.weaver is None:
             raise ValueError("stack.weaver: not there, but required where methods has 'tfm'")
         return self
