@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from tfm_bench.backends.detection import require_installation
 from tfm_bench.backends.settings import ServerConfig
 from tfm_bench.config import Config
 from tfm_bench.errors import UserError
@@ -32,8 +33,11 @@ def _problems(
     kept = [name for name in config.datasets if name not in lacking]
     if lacking and kept:
         yield f"  or leave them out: --config 'datasets=[{','.join(kept)}]'"
-    if isinstance(config, Config) and "decode_cell" in rules:
-        try:
+    try:
+        if isinstance(config, ServerConfig):
+            if "server_cell" in rules:
+                require_installation(config.sglang)
+        elif "decode_cell" in rules:
             choose_device(config.stack.device)
-        except UserError as error:
-            yield f"  {error}"
+    except UserError as error:
+        yield f"  {error}"
