@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from tfm_bench.errors import UserError
 from tfm_bench.stack_config import SHARD_INDEX
 
 SINGLE_FILE = "model.safetensors"
+SHARD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,200}\.safetensors", re.ASCII)
+LONGEST_SHOWN = 80
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -127,8 +130,9 @@ def _weight_map(index: str | Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index}: key weight_map is {weight_map!r}; accepted is an object of tensor names and files.")
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise UserError(f"{index}: tensor {name} stands in {shard!r}; accepted is a file beside the index.")
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
+            found = repr(shard)[:LONGEST_SHOWN]
+            raise UserError(f"{index}: tensor {name} stands in {found}; accepted is a .safetensors file beside it.")
     return weight_map
 
 
