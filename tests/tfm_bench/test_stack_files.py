@@ -80,8 +80,6 @@ def test_prompts_in_another_wording_are_refused(project: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"version": 0}, {"source": "x/y"}, {"selection_seed": 1}], ids=str)
-    "change", [{"version": 0}, {"source": "x/y"}, {"selection_seed": 1}, {"dataset": "mbpp"}], ids=str
-)
 def test_prompts_of_any_other_request_are_refused(project: Path, change: dict[str, object]) -> None:
     prompts_of(stack(), **change)
     ((key, value),) = change.items()
