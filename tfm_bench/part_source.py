@@ -8,6 +8,8 @@ from tfm_bench.config_types import Strict
 from tfm_bench.errors import UserError
 from tfm_bench.stack_config import SOURCE, UNPINNED, PinnedPart
 
+LOST = "leads to no file any more (the cache was cleaned, or the disk of HF_HOME is not there)"
+
 
 class SourceFile(Strict):
     """bytes: its size; sha256 (hex): of its content; pinned: whether the configuration asked for this hash."""
@@ -37,8 +39,7 @@ def check_source(folder: Path, part: PinnedPart) -> None:
         made = f"was made from {source.repo} at {source.commit}"
         raise UserError(f"{folder}: {made}, not from {part.repo} at {part.revision}; delete it and rerun")
     if lost := [name for name in source.files if not (folder / name).exists()]:
-        reason = "the cache was cleaned, or the disk of HF_HOME is not there"
-        raise UserError(f"{folder}: {lost[0]} leads to no file any more ({reason}); delete it and rerun")
+        raise UserError(f"{folder / lost[0]}: {LOST}; delete {folder} and rerun")
 
 
 def recorded_sha256(file: Path) -> str | None:

@@ -93,5 +93,5 @@ def test_a_part_from_elsewhere_is_refused(folder: Path, change: dict[str, str]) 
 
 def test_a_cleaned_cache_is_said(folder: Path, tmp_path: Path) -> None:
     (tmp_path / SHA256).unlink()
-    with pytest.raises(UserError, match=r"model.safetensors leads to no file any more \(the cache .*; delete it and"):
+    with pytest.raises(UserError, match=rf"model.safetensors: leads to no file any more \(the .*; delete {folder} and"):
         check_source(folder, PART)
