@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.capacity import Capacity
-from tfm_bench.models.checkpoints import read_json
 from tfm_bench.models.dflash_config import DFlashConfig
 from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.memory_plan import StackConfigs, memory_plan, plan_table, require_memory
@@ -71,11 +70,7 @@ def check_gdn(directory: Path, target: Target, gdn_verify: str | None) -> None:
 
 def has_gdn(directory: Path) -> bool:
     """Whether the target has Gated-DeltaNet layers. Raises UserError where its config cannot be read."""
-    read_json(directory / "target" / "config.json")
-    try:
-        return is_hybrid(text_config(directory / "target"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{directory / 'target'}: no config could be loaded ({str(error).splitlines()[0]})") from None
+    return is_hybrid(text_config(directory / "target"))
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
