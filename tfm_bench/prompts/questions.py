@@ -64,7 +64,7 @@ def _name(row: Row, key: str) -> str:
     """What a row is called. Parquet gives numbers as numpy's, which are Integral too."""
     if isinstance(row[key], bool) or not isinstance(row[key], str | Integral):
         raise TypeError(f"{key} is {type(row[key]).__name__}; text or a whole number is accepted")
-    return str(row[key])
+    return _asked(key, str(row[key]))
 
 
 def _text(row: Row, key: str) -> str:

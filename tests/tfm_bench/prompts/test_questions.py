@@ -86,6 +86,7 @@ def test_a_wording_that_is_not_known_word_by_word_is_refused() -> None:
         ("mt_bench", {"question_id": True}, "question_id is bool"),
         ("mbpp", {"test_list": "assert True"}, "test_list is str; a list of texts"),
         ("mbpp", {"test_list": [1]}, "test_list is list; a list of texts"),
+        ("mbpp", {"task_id": " "}, "task_id is blank"),
         ("mbpp", {"task_id": [12]}, "task_id is list"),
         ("mbpp", {"prompt": "\n"}, "prompt is blank"),
         ("mbpp", {"prompt": "half \ud83d"}, r"text holds '\\ud83d' at 5; text of UTF-8"),
