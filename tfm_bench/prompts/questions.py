@@ -64,11 +64,11 @@ def _name(row: Row, key: str) -> str:
     """What a row is called. Parquet gives numbers as numpy's, which are Integral too."""
     if isinstance(row[key], bool) or not isinstance(row[key], str | Integral):
         raise TypeError(f"{key} is {type(row[key]).__name__}; text or a whole number is accepted")
-    return _asked(key, str(row[key]))
+    return _filled(key, str(row[key]))
 
 
 def _text(row: Row, key: str) -> str:
-    """Text, which may be blank."""
+    """The text, which may be blank."""
     if not isinstance(row[key], str):
         raise TypeError(f"{key} is {type(row[key]).__name__}; text is accepted")
     return row[key]
@@ -82,15 +82,15 @@ def _texts(row: Row, key: str) -> list[str]:
     return values
 
 
-def _asked(key: str, text: str) -> str:
-    """The text, which is to ask something."""
+def _filled(key: str, text: str) -> str:
+    """The text, which may not be blank."""
     if not text.strip():
         raise ValueError(f"{key} is blank; text is accepted")
     return text
 
 
 def _field(name: str) -> TextOf:
-    return lambda row: _asked(name, _text(row, name))
+    return lambda row: _filled(name, _text(row, name))
 
 
 def _none(row: Row) -> str:
@@ -98,7 +98,7 @@ def _none(row: Row) -> str:
 
 
 def _first_turn(row: Row) -> str:
-    return _asked("turns", _texts(row, "turns")[0])
+    return _filled("turns", _texts(row, "turns")[0])
 
 
 def _boxed(name: str) -> TextOf:
