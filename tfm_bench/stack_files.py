@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfm_bench.errors import UserError
+from tfm_bench.part_source import check_source
 from tfm_bench.prompts.datasets import PACKAGED, packaged_file
+from tfm_bench.prompts.prepare import check_prepared
 from tfm_bench.prompts.sources import DATASETS, splits
 from tfm_bench.stack_config import SOURCE, STACK_PARTS, PromptedStack, StackConfig
 
@@ -28,10 +30,12 @@ def run_folder(stack: str, *, shipped: str) -> str:
 def part_files(stack: StackConfig) -> list[str]:
     """What the parts of the stack consist of; of a downloaded part, the file that is written last.
 
-    Raises UserError for a missing part.
+    Raises UserError for a missing part, and for one that was downloaded from elsewhere than is pinned now.
     """
     root = Path(stack.path)
     if stack.parts is not None:
+        for part, pin in stack.parts.items():
+            check_source(root / part, pin)
         return [str(root / part / SOURCE) for part in stack.parts]
     if not root.is_dir():
         raise UserError(
@@ -48,15 +52,17 @@ def stack_files(stack: StackConfig, *, dataset: str, split: str) -> list[str]:
 def prompt_files(stack: PromptedStack, *, dataset: str, split: str) -> list[str]:
     """The file of the stack that prompts are read from; none for those that a package holds.
 
-    Prepared ones need not be there yet. Raises UserError for a missing package, for a dataset that is not known and
-    for a split that it does not have.
+    Prepared ones need not be there yet. Raises UserError for a missing package, for a dataset that is not known, for a
+    split that it does not have and for prompts that were prepared otherwise than is configured now, or by hand.
     """
-    if is_prepared(stack, dataset):
+    if stack.wording is not None and is_prepared(stack, dataset):
         if split not in splits(dataset):
             raise UserError(
                 f"datasets: found '{dataset}'; where a {split} split is needed, one that has it is accepted"
             )
-        return [str(Path(stack.path) / "prompts" / f"{dataset}.{split}.jsonl")]
+        path = Path(stack.path) / "prompts" / f"{dataset}.{split}.jsonl"
+        check_prepared(path, dataset, "dev" if split == "dev" else "test", stack.wording)
+        return [str(path)]
     if is_packaged(stack, dataset):
         packaged_file(dataset)
         return []

@@ -35,3 +35,14 @@ def test_half_precision_logits_are_scored_in_single() -> None:
 def test_negative_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="budget is -1"):
         build_chain(0, torch.zeros(3, 4), budget=-1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_distribution_are_refused(value: float) -> None:
+    logits = torch.zeros(3, 4)
+    logits[1, 2] = value
+    assert build_chain(0, logits, budget=1).size == 2
+    with pytest.raises(ValueError, match="no distribution"):
+        build_chain(0, logits, budget=2)
+    with pytest.raises(ValueError, match="no distribution"):
+        build_chain(0, torch.full((1, 4), -float("inf")), budget=1)

@@ -107,6 +107,15 @@ def test_stack_files_are_read_as_they_stand(tmp_path: Path) -> None:
     assert load_prompts("mixed", "dev", tmp_path) == prompts
 
 
+@pytest.mark.parametrize("key", ["id", "text"])
+def test_half_a_surrogate_pair_is_refused(key: str, tmp_path: Path) -> None:
+    row = {"id": "a", "text": "x", "kind": "text"} | {key: "x \ud800"}
+    (tmp_path / "mixed.dev.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match=rf"mixed.dev.jsonl:1: .*{key} holds '.*ud800' at 2; text of UTF-8") as caught:
+        load_prompts("mixed", "dev", tmp_path)
+    assert str(caught.value).encode()
+
+
 def test_stack_file_goes_before_the_package(install: Callable[..., Path], tmp_path: Path) -> None:
     install("aime24")
     write_lines(tmp_path / "aime24.test.jsonl", [{"id": "own", "text": "x", "kind": "text"}])

@@ -57,9 +57,6 @@ def test_the_paper_s_stack_is_pinned_throughout():
 def test_a_cell_waits_for_its_downloads(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     stack = load_config(merged("qwen36-27b")).stack
-    prompts = tmp_path / "checkpoints" / "qwen36-27b" / "prompts" / "gsm8k.test.jsonl"
-    prompts.parent.mkdir(parents=True)
-    prompts.touch()
     assert stack_files(stack, dataset="gsm8k", split="test") == [
         *(f"checkpoints/qwen36-27b/{part}/source.json" for part in ("target", "drafter", "weaver")),
         "checkpoints/qwen36-27b/prompts/gsm8k.test.jsonl",

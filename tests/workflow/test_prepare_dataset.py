@@ -49,8 +49,8 @@ def test_another_pin_prepares_its_own_data_set_anew_and_no_other(project):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        ("gsm8k.dev", "error: config/datasets.yaml: gsm8k.revision: not there, but required"),
-        ("mbpp.dev", "error: dataset mbpp: found split 'dev'; accepted are test"),
+        ("gsm8k.dev", "config/datasets.yaml: gsm8k.revision: not there, but required"),
+        ("humaneval.dev", "error: dataset humaneval: found split 'dev'; accepted are test"),
     ],
 )
 def test_what_cannot_be_prepared_ends_in_one_line(project, dataset, message):

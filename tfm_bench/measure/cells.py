@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections import Counter
@@ -30,8 +29,8 @@ from tfm_bench.models.capacity import CAPACITY, Capacity
 from tfm_bench.models.checkpoints import file_sha256
 from tfm_bench.models.device import choose_device
 from tfm_bench.models.weaver_control import CONTROLS_FOLDER
+from tfm_bench.part_source import recorded_sha256
 from tfm_bench.prompts.datasets import Prompt, load_prompts, prompt_set_hash
-from tfm_bench.stack_config import SOURCE
 from tfm_bench.variants import variant_of
 
 VERSION = 5
@@ -218,11 +217,7 @@ def checkpoint_sha256(stack: Path) -> str:
 
 
 def _weights_sha256(file: Path) -> str:
-    """Of a downloaded file the hash that was taken then: its link leads to the very content, and 60 GB take minutes."""
-    source = file.with_name(SOURCE)
-    if file.is_symlink() and source.is_file():
-        return str(json.loads(source.read_text(encoding="utf-8"))["files"][file.name]["sha256"])
-    return file_sha256(file)
+    return recorded_sha256(file) or file_sha256(file)
 
 
 def _parts(stack: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,30 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from tfm_bench.errors import UserError
+from tfm_bench.part_source import LOST
 from tfm_bench.stack_config import SHARD_INDEX
 
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SINGLE_FILE = "model.safetensors"
+SHARD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,200}\.safetensors", re.ASCII)
+LONGEST_SHOWN = 80
+
+# What unpickling raises depends on which byte is wrong; its messages are about torch's own options.
+DAMAGED = (
+    RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, pickle.UnpicklingError
+)  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
     """The object in a JSON file. Raises UserError where it is missing, unreadable or no object."""
+    _refuse_lost(path)
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; a checkpoint folder holds config.json.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}).") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: holds a {type(values).__name__}; accepted is a JSON object.")
@@ -51,14 +62,13 @@ def load_strict(expected: nn.Module | Mapping[str, Tensor], path: str | Path) ->
 
 def load_pickled(path: str | Path) -> dict[str, Any]:
     """What torch.save wrote, tensors and plain values only. Raises UserError where it is missing or damaged."""
+    _refuse_lost(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; accepted is a file that torch.save wrote.") from error
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise UserError(
-            f"{path}: damaged, or holds more than tensors and plain values ({_first_line(error)})."
-        ) from error
+    except DAMAGED as error:
+        raise UserError(f"{path}: damaged, or holds more than tensors and plain values.") from error
     if not isinstance(payload, dict):
         raise UserError(f"{path}: holds a {type(payload).__name__}; accepted is a dict with config and state_dict.")
     return payload
@@ -99,17 +109,30 @@ def shard_names(index: str | Path) -> list[str]:
 
 
 def stored_shapes(files: list[Path]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes from the headers of safetensors files; no tensor is read. Raises UserError if damaged."""
+    """Names and shapes from the headers of safetensors files; no tensor is read.
+
+    Raises UserError if damaged, and for tensors that are no plain floating-point numbers.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         with _opened(file) as handle:
             for name in handle.keys():  # noqa: SIM118, a safetensors handle is no dict
-                shapes[name] = tuple(handle.get_slice(name).get_shape())
+                tensor = handle.get_slice(name)
+                check_dtype(name, tensor.get_dtype(), file)
+                shapes[name] = tuple(tensor.get_shape())
     return shapes
+
+
+def check_dtype(name: str, dtype: str | torch.dtype, source: str | Path) -> None:
+    """Raises UserError, which names the tensor, for integers, 8-bit and complex numbers."""
+    if dtype not in DTYPES and dtype not in DTYPES.values():
+        accepted = ", ".join(str(kind).removeprefix("torch.") for kind in DTYPES.values())
+        raise UserError(f"{source}: tensor {name} is of {str(dtype).removeprefix('torch.')}; accepted are {accepted}.")
 
 
 def file_sha256(path: str | Path) -> str:
     """Hex digest of a file. Raises UserError where it cannot be read."""
+    _refuse_lost(path)
     try:
         with open(path, "rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -127,8 +150,9 @@ def _weight_map(index: str | Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index}: key weight_map is {weight_map!r}; accepted is an object of tensor names and files.")
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise UserError(f"{index}: tensor {name} stands in {shard!r}; accepted is a file beside the index.")
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
+            found = repr(shard)[:LONGEST_SHOWN]
+            raise UserError(f"{index}: tensor {name} stands in {found}; accepted is a .safetensors file beside it.")
     return weight_map
 
 
@@ -142,7 +166,15 @@ def _check_index(index: Path, files: list[Path]) -> None:
         raise UserError(f"{index}: {'; '.join(problems)}; the index and its shards do not belong together.")
 
 
+def _refuse_lost(path: str | Path) -> None:
+    """Raises UserError for a link to a file that is gone."""
+    path = Path(path)
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path}: {LOST}; delete {path.parent} and rerun")
+
+
 def _existing(file: Path) -> Path:
+    _refuse_lost(file)
     if not file.is_file():
         raise UserError(f"{file}: no such file; a checkpoint folder holds config.json and {SINGLE_FILE}.")
     return file

@@ -8,8 +8,8 @@ other, and HF_HUB_OFFLINE means that the cache has to do.
 from __future__ import annotations
 
 import errno
-import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -28,16 +28,22 @@ from huggingface_hub.errors import (
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.checkpoints import file_sha256, shard_names
+from tfm_bench.part_source import Source, SourceFile
 from tfm_bench.stack_config import SHARD_INDEX, SOURCE, PinnedPart
 
 # RuntimeError is what the Xet client raises, whatever went wrong.
-DOWNLOAD_ERRORS = (OSError, HTTPError, EntryNotFoundError, HFValidationError, RuntimeError)
+DOWNLOAD_ERRORS = (OSError, HTTPError, EntryNotFoundError, HFValidationError, RuntimeError, ValueError)
+
+LOG_IN = "log in (hf auth login or HF_TOKEN)"
+SHA256 = re.compile(r"[0-9a-f]{64}")
+# How the cache names its blobs (sha256, or git's hash of a small file) and the folders of its repositories.
+CACHE_PART = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}|models--.+")
 
 RepoType = Literal["model", "dataset"]
 
 
 class FetchedFile(NamedTuple):
-    """A file of a repository: its name there, where the cache has it, and the sha256 of its content."""
+    """A file of a repository: its name there, its blob in the cache, and the sha256 of its content."""
 
     name: str
     path: Path
@@ -48,8 +54,10 @@ def download(part: PinnedPart, folder: Path) -> None:
     """Fill `folder` with links to the files of a part in the cache, and `source.json`, which says what they are.
 
     All or nothing: the folder appears, or is replaced, once every file is there and every hash fits. Raises UserError
-    for whatever stands in the way, and for a folder that holds files of its own.
+    for whatever stands in the way, and for a folder that holds files of its own or is none.
     """
+    if folder.is_symlink() or folder.is_file():
+        raise UserError(f"{folder}: is a {'link' if folder.is_symlink() else 'file'}; move it out of the way")
     if own := _own_files(folder):
         raise UserError(f"{folder}: holds {', '.join(own)}, which no download put there; move it out of the way")
     commit, files = fetch(part)
@@ -57,7 +65,7 @@ def download(part: PinnedPart, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for file in files:
-        (partial / Path(file.name).name).symlink_to(file.path.resolve())
+        (partial / Path(file.name).name).symlink_to(file.path)
     (partial / SOURCE).write_text(_source(part, commit, files), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
@@ -67,7 +75,7 @@ def fetch(part: PinnedPart) -> tuple[str, list[FetchedFile]]:
     """The commit, and every file of a part in the cache of huggingface_hub, downloaded where it is not there yet.
 
     An index brings its shards along. Raises UserError, one line with what to do: no network, offline and not cached,
-    no such repository, revision or file, gated, disk full, or a file whose sha256 is not the pinned one.
+    no such repository, revision or file, gated, disk full, or a file whose sha256 is not the pinned or published one.
     """
     first, *others = part.files
     path = _downloaded(part, first, part.revision)
@@ -80,7 +88,8 @@ def fetch(part: PinnedPart) -> tuple[str, list[FetchedFile]]:
     for name in part.optional:
         if (optional := _downloaded_if_there(part, name, commit)) is not None:
             found[name] = optional
-    return commit, [FetchedFile(name, path, _checked_sha256(part, name, path)) for name, path in found.items()]
+    blobs = {name: _blob(path) for name, path in found.items()}
+    return commit, [FetchedFile(name, blob, _checked_sha256(part, name, blob)) for name, blob in blobs.items()]
 
 
 def download_file(repo: str, name: str, revision: str, *, repo_type: RepoType, key: str) -> Path:
@@ -111,13 +120,23 @@ def _downloaded_if_there(part: PinnedPart, name: str, revision: str) -> Path | N
         raise
 
 
-def _checked_sha256(part: PinnedPart, name: str, path: Path) -> str:
-    found, pinned = file_sha256(path), part.sha256.get(name)
-    if pinned is not None and found != pinned:
-        raise UserError(
-            f"{path.resolve()}: sha256 is {found}, pinned is {pinned} for {name} of {part.repo}; the file is "
-            "damaged or not the published one: remove it and download again"
-        )
+def _blob(path: Path) -> Path:
+    """What a file of a snapshot in the cache is a link to, one step: there its name is the hash of its content.
+
+    That again may be a link, into a store that all repositories share and whose names are no sha256.
+    """
+    return Path(os.path.abspath(path.parent / path.readlink())) if path.is_symlink() else path.absolute()
+
+
+def _checked_sha256(part: PinnedPart, name: str, blob: Path) -> str:
+    found, pinned = file_sha256(blob), part.sha256.get(name)
+    published = blob.name if SHA256.fullmatch(blob.name) else found
+    for word, accepted in (("pinned", pinned or found), ("published", published)):
+        if found != accepted:
+            raise UserError(
+                f"{blob.resolve()}: sha256 is {found}, {word} is {accepted} for {name} of {part.repo}; the file is "
+                "damaged or not the published one: remove it and download again"
+            )
     return found
 
 
@@ -127,19 +146,31 @@ def _reason(error: Exception, key: str) -> str:
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
         return f"no space left in {constants.HF_HUB_CACHE}; free some, or set HF_HOME to a larger disk"
     if isinstance(error, GatedRepoError):
-        return "its licence has to be accepted on the page of the repository; then log in (hf auth login or HF_TOKEN)"
+        return f"its licence has to be accepted on the page of the repository; then {LOG_IN}"
     if isinstance(error, RepositoryNotFoundError):
-        return f"no such repository, or a private one; check {key}, or log in (hf auth login or HF_TOKEN)"
+        return f"no such repository, or a private one; check {key}, or {LOG_IN}"
     if isinstance(error, RevisionNotFoundError):
         return f"no such revision; check {key}"
+    # A hub that refuses is reported as a file that the cache does not have, because of the refusal.
+    refusal = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
+    if isinstance(refusal, HfHubHTTPError) and not isinstance(refusal, EntryNotFoundError):
+        return f"{constants.ENDPOINT} answered with status {_status_reason(refusal.response.status_code, key)}"
     if isinstance(error, LocalEntryNotFoundError):
         return _offline_reason()
     if isinstance(error, EntryNotFoundError):
         return f"no such file in the repository; check {key}"
-    if isinstance(error, HfHubHTTPError):
-        return f"the hub answered with status {error.response.status_code}; try again later"
     line = (text.strip().splitlines() or [type(error).__name__])[0]
     return f"the download failed ({line}); run it again, what is complete is kept"
+
+
+def _status_reason(status: int, key: str) -> str:
+    remedies = {
+        401: LOG_IN,
+        403: f"{LOG_IN} as somebody who may read it, or ask a proxy in between to let it through",
+        404: f"check {key}, and HF_ENDPOINT if it is set",
+        429: f"too many requests: wait some minutes, or {LOG_IN}, which allows more",
+    }
+    return f"{status}; {remedies.get(status, 'try again later')}"
 
 
 def _offline_reason() -> str:
@@ -150,16 +181,19 @@ def _offline_reason() -> str:
 
 
 def _own_files(folder: Path) -> list[str]:
-    """What a folder holds beside links and SOURCE: weights that somebody put there by hand are not to be removed."""
+    """What a folder holds beside SOURCE and links into a cache: what was put there by hand is not to be removed."""
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink() and entry.name != SOURCE)
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != SOURCE and not _leads_to_cache(entry))
+
+
+def _leads_to_cache(entry: Path) -> bool:
+    return entry.is_symlink() and any(map(CACHE_PART.fullmatch, entry.readlink().parts))
 
 
 def _source(part: PinnedPart, commit: str, files: list[FetchedFile]) -> str:
-    """source.json: repository, commit, and of each file its size in bytes, its sha256 and whether that was pinned."""
     listed = {
-        Path(name).name: {"bytes": path.stat().st_size, "sha256": sha256, "pinned": name in part.sha256}
+        Path(name).name: SourceFile(bytes=path.stat().st_size, sha256=sha256, pinned=name in part.sha256)
         for name, path, sha256 in files
     }
-    return json.dumps({"repo": part.repo, "commit": commit, "files": listed}, indent=2) + "\n"
+    return Source(repo=part.repo, commit=commit, files=listed).model_dump_json(indent=2) + "\n"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -21,6 +25,21 @@ MULTIMODAL = "qwen3_5"
 BODY, TEXT_PREFIX, UNUSED_PREFIXES = "model.", "model.language_model.", ("model.visual.", "mtp.")
 HEAD = "lm_head.weight"
 
+# Far above any published model, and low enough that no product of two overflows.
+SIZES = dict.fromkeys(
+    [
+        "vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads",
+        "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+    ],
+    2**24,
+) | {"num_hidden_layers": 1024}  # fmt: skip
+# What transformers and torch raise for keys of a wrong type or value.
+UNUSABLE = (
+    OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, AssertionError,
+    StrictDataclassError,
+)  # fmt: skip
+
 
 def load_model(path: str | Path, dtype: torch.dtype) -> Any:
     """A transformers causal LM without gradients; of a multimodal checkpoint, its language model.
@@ -30,8 +49,8 @@ def load_model(path: str | Path, dtype: torch.dtype) -> Any:
     disable_progress_bar()  # one per process would stand between the lines of a run
     multimodal = read_json(Path(path) / "config.json").get("model_type") == MULTIMODAL
     found = stored_shapes(weight_files(path))
-    try:
-        config = text_config(path)
+    config = text_config(path)
+    with _one_line(path):
         expected = expected_shapes(config, tied_head=HEAD in found)
         check_shapes(*(_language_model(expected, found) if multimodal else (expected, found)), path)
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -42,9 +61,6 @@ def load_model(path: str | Path, dtype: torch.dtype) -> Any:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{path}: transformers cannot build a model from it ({reason}).") from error
     _check_report(report, path)
     return model.eval().requires_grad_(False)
 
@@ -59,11 +75,43 @@ def expected_shapes(config: Any, *, tied_head: bool = False) -> dict[str, tuple[
 
 
 def text_config(path: str | Path) -> Any:
-    """The language model's config. In a multimodal one, either level may say that embedding and head are one."""
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    text = config.get_text_config()
-    text.tie_word_embeddings = text.tie_word_embeddings or config.tie_word_embeddings
+    """The language model's config. In a multimodal one, either level may say that embedding and head are one.
+
+    Raises UserError for a config.json that is missing, or that no model can be built from.
+    """
+    _check_sizes(Path(path) / "config.json")
+    with _one_line(path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        text = config.get_text_config()
+        text.tie_word_embeddings = text.tie_word_embeddings or config.tie_word_embeddings
+    theta = (text.rope_parameters or {}).get("rope_theta", 1.0)
+    for key, value in (("rms_norm_eps", text.rms_norm_eps), ("rope_theta", theta)):
+        if not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UserError(f"{path}: key {key} is {value!r}; accepted is a finite number above 0.")
     return text
+
+
+def _check_sizes(path: Path) -> None:
+    """Before transformers makes as many of anything as config.json says. Raises UserError."""
+    values = read_json(path)
+    nested = values.get("text_config")
+    for key, most in SIZES.items():
+        for level in (values, nested if isinstance(nested, dict) else {}):
+            size = level.get(key)
+            if size is not None and not (type(size) is int and 1 <= size <= most):
+                raise UserError(f"{path}: key {key} is {repr(size)[:80]}; accepted is 1 to {most}.")
+
+
+@contextmanager
+def _one_line(path: str | Path) -> Iterator[None]:
+    """Whatever transformers makes of a checkpoint, as one UserError."""
+    try:
+        yield
+    except UNUSABLE as error:
+        first, *others = str(error).strip().splitlines() or [type(error).__name__]
+        # Where a field is wrong, its value stands in the second line.
+        reason = " ".join([first, *(line.strip() for line in others[:1] if first.endswith(":"))])
+        raise UserError(f"{path}: transformers cannot build a model from it ({reason}).") from error
 
 
 def _language_model(expected: Shapes, found: Shapes) -> tuple[Shapes, Shapes]:

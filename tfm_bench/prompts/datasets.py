@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tfm_bench.errors import UserError
 from tfm_bench.prompts.manifest import check_prompts
-from tfm_bench.prompts.questions import read_question
+from tfm_bench.prompts.questions import read_question, require_utf8
 from tfm_bench.prompts.rows import read_items
 from tfm_bench.prompts.templates import ChatFormat, render_chat
 
@@ -162,4 +162,6 @@ def _stack_prompt(number: int, row: Any) -> Prompt:
         raise ValueError("accepted is an object with the strings id, text and kind")
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind is {row['kind']!r}; accepted are {', '.join(get_args(Kind))}")
+    for key in keys:
+        require_utf8(key, row[key])
     return Prompt(**row)

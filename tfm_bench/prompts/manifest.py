@@ -11,6 +11,8 @@ from tfm_bench.config_types import Strict
 from tfm_bench.errors import UserError
 from tfm_bench.prompts.questions import Wording
 
+LONGEST_SHOWN = 80
+
 
 class Request(Strict):
     """All that decides which prompts a file holds. revision: of the repository; None where `source` is a package."""
@@ -48,6 +50,23 @@ def read_manifest(prompts: Path) -> Manifest | None:
         return None
     except (OSError, UnicodeDecodeError, ValidationError):
         raise UserError(f"{path}: found no readable manifest; delete it and {prompts.name}, and rerun") from None
+
+
+def required_manifest(prompts: Path) -> Manifest:
+    """The manifest of prompts that a run prepares. Raises UserError for such as somebody wrote by hand."""
+    manifest = read_manifest(prompts)
+    if manifest is None:
+        raise UserError(f"{prompts}: found prompts without a manifest; delete them to have them prepared")
+    return manifest
+
+
+def check_request(prompts: Path, wanted: Request) -> None:
+    """Raises UserError where prompts were prepared for another request, and for such as somebody wrote by hand."""
+    made, asked = required_manifest(prompts).request.model_dump(), wanted.model_dump()
+    for key in asked:
+        if made[key] != asked[key]:
+            found, accepted = (str(request[key])[:LONGEST_SHOWN] for request in (made, asked))
+            raise UserError(f"{prompts}: was made from {key} {found}, asked for is {accepted}; delete it and rerun")
 
 
 def check_prompts(prompts: Path, sha256: str) -> None:

@@ -90,10 +90,20 @@ def read_pins(path: Path) -> Pins:
     try:
         return Pins.model_validate(mapping)
     except ValidationError as error:
-        problem = error.errors()[0]
-    key, message = ".".join(map(str, problem["loc"])), problem["msg"]
-    if problem["type"] == "missing":
-        raise UserError(f"{path}: {key}: not there, but required")
-    if problem["type"] == "extra_forbidden":
-        raise UserError(f"{path}: {key}: unknown key; the comments in config/datasets.yaml name those accepted")
-    raise UserError(f"{path}: {key}: found {problem['input']!r}; {message[0].lower()}{message[1:]}")
+        # An unknown key first: where another is missing beside it, it is that one, misspelt.
+        problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(map(str, problem["loc"]))
+    raise UserError(f"{path}: {key}: {_reason(problem['type'], problem['loc'], problem['input'], problem['msg'])}")
+
+
+def _reason(kind: str, loc: tuple[int | str, ...], found: object, message: str) -> str:
+    """What is wrong with the value at `loc`, of the kind and with the message that pydantic gives."""
+    if kind == "missing":
+        return "not there, but required"
+    if kind == "extra_forbidden":
+        return "unknown key; the comments in config/datasets.yaml name those accepted"
+    if kind == "model_type" and len(loc) == 1:
+        return f"found {found!r}; accepted is a mapping with revision: 40 hexadecimal digits, quoted"
+    if kind == "string_type" and loc[-1] == "revision":
+        return f"found {found!r}, which YAML does not read as text; quote it: accepted are 40 hexadecimal digits"
+    return f"found {found!r}; {message[0].lower()}{message[1:]}"

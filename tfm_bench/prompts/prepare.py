@@ -13,8 +13,8 @@ from typing import Literal
 from tfm_bench.errors import UserError
 from tfm_bench.measure.files import write_text
 from tfm_bench.prompts.datasets import PACKAGED, Prompt, packaged_file, prompt_set_hash, read_prompts
-from tfm_bench.prompts.manifest import Manifest, Request, manifest_path, read_manifest
-from tfm_bench.prompts.pins import HubPin, Pins, ShareChatPin
+from tfm_bench.prompts.manifest import Manifest, Request, check_request, manifest_path, required_manifest
+from tfm_bench.prompts.pins import HubPin, Pins, ShareChatPin, read_pins
 from tfm_bench.prompts.questions import Wording, read_question, require_wording
 from tfm_bench.prompts.rows import Row, numbered_rows, read_items
 from tfm_bench.prompts.selection import SELECTION_SEED, Question
@@ -60,6 +60,12 @@ def require_source(dataset: str, pins: Pins) -> None:
         packaged_file(dataset)
 
 
+def check_prepared(prompts: Path, dataset: str, split: Split, wording: Wording) -> None:
+    """Raises UserError where prompts that are there are not those that the run would prepare from PINS_FILE."""
+    if prompts.is_file():
+        check_request(prompts, _request(dataset, split, wording, read_pins(Path(PINS_FILE))))
+
+
 def _request(dataset: str, split: Split, wording: Wording, pins: Pins) -> Request:
     if dataset not in DATASETS:
         raise UserError(f"dataset: found {dataset!r}; accepted are {', '.join(DATASETS)}")
@@ -96,9 +102,7 @@ def _source(dataset: str, pin: HubPin | None) -> str:
 
 def _kept(output: Path) -> Manifest:
     """Manifest of prompts that are there already, checked against them."""
-    manifest = read_manifest(output)
-    if manifest is None:
-        raise UserError(f"{output}: found prompts without a manifest; delete them to have them prepared")
+    manifest = required_manifest(output)
     read_prompts(output)
     return manifest
 

@@ -9,7 +9,8 @@ key and the category of GSM8K, whose rows have neither: the notes do not give th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Literal, get_args
 
 from tfm_bench.errors import UserError
@@ -33,12 +34,23 @@ class Format:
 
 
 def read_question(dataset: str, wording: Wording, number: int, row: Row) -> Question:
-    """Row `number` (from 1) of a data set. Raises KeyError or TypeError for a row of another form."""
+    """Row `number` (from 1) of a data set. Raises KeyError, TypeError or ValueError for a row of another form."""
     form = FORMATS[dataset]
-    key = str(number - 1 if form.key is None else row[form.key])
+    key = str(number - 1) if form.key is None else _name(row, form.key)
     # "HumanEval/0" and "aime25-0" name their set already.
     name = key if key.casefold().startswith(dataset) else f"{dataset}-{key}"
-    return Question(name, key, form.category(row), form.texts[wording](row))
+    question = Question(name, key, form.category(row), form.texts[wording](row))
+    for part in fields(question):
+        require_utf8(part.name, getattr(question, part.name))
+    return question
+
+
+def require_utf8(name: str, text: str) -> None:
+    """Raises ValueError for half a surrogate pair: JSON can hold it, no file and no tokenizer can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} holds {text[error.start]!a} at {error.start}; text of UTF-8 is accepted") from None
 
 
 def require_wording(dataset: str, wording: Wording) -> None:
@@ -48,13 +60,37 @@ def require_wording(dataset: str, wording: Wording) -> None:
         raise UserError(f"wording: found {wording!r} for dataset {dataset}; accepted are {', '.join(found)}")
 
 
-def _field(name: str) -> TextOf:
-    def text_of(row: Row) -> str:
-        if not isinstance(row[name], str):
-            raise TypeError(f"{name} is {type(row[name]).__name__}; text is accepted")
-        return row[name]
+def _name(row: Row, key: str) -> str:
+    """What a row is called. Parquet gives numbers as numpy's, which are Integral too."""
+    if isinstance(row[key], bool) or not isinstance(row[key], str | Integral):
+        raise TypeError(f"{key} is {type(row[key]).__name__}; text or a whole number is accepted")
+    return _filled(key, str(row[key]))
 
-    return text_of
+
+def _text(row: Row, key: str) -> str:
+    """The text, which may be blank."""
+    if not isinstance(row[key], str):
+        raise TypeError(f"{key} is {type(row[key]).__name__}; text is accepted")
+    return row[key]
+
+
+def _texts(row: Row, key: str) -> list[str]:
+    """A list of texts, as JSON or parquet has it."""
+    values = row[key].tolist() if hasattr(row[key], "tolist") else row[key]
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{key} is {type(row[key]).__name__}; a list of texts is accepted")
+    return values
+
+
+def _filled(key: str, text: str) -> str:
+    """The text, which may not be blank."""
+    if not text.strip():
+        raise ValueError(f"{key} is blank; text is accepted")
+    return text
+
+
+def _field(name: str) -> TextOf:
+    return lambda row: _filled(name, _text(row, name))
 
 
 def _none(row: Row) -> str:
@@ -62,7 +98,7 @@ def _none(row: Row) -> str:
 
 
 def _first_turn(row: Row) -> str:
-    return str(row["turns"][0])
+    return _filled("turns", _texts(row, "turns")[0])
 
 
 def _boxed(name: str) -> TextOf:
@@ -74,16 +110,16 @@ def _passing(row: Row) -> str:
 
 
 def _with_tests(row: Row) -> str:
-    return "\n".join([f"{_field('prompt')(row)}\n", "Examples/tests:", *row["test_list"]])
+    return "\n".join([f"{_field('prompt')(row)}\n", "Examples/tests:", *_texts(row, "test_list")])
 
 
 def _with_starter_code(row: Row) -> str:
-    starter = row["starter_code"]
-    return row["question_content"] + (f"\n\nStarter code:\n```python\n{starter}\n```" if starter else "")
+    starter = _text(row, "starter_code")
+    return _field("question_content")(row) + (f"\n\nStarter code:\n```python\n{starter}\n```" if starter else "")
 
 
 def _platform_and_difficulty(row: Row) -> str:
-    return f"{row['platform']}/{row['difficulty']}"
+    return f"{_text(row, 'platform')}/{_text(row, 'difficulty')}"
 
 
 FORMATS = {

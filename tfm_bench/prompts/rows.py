@@ -77,7 +77,7 @@ def _table(file: Path, columns: Sequence[str] | None) -> list[dict[str, Any]]:
 def _json_list(file: Path) -> list[Any]:
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file}: found a file that cannot be read ({error})") from None
     if not isinstance(loaded, list):
         raise UserError(f"{file}: found {type(loaded).__name__}; accepted is a list of objects")
@@ -90,7 +90,7 @@ def _json_lines(file: Path) -> Iterator[tuple[int, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: found a line that is no prompt ({error!r})") from None
         yield number, row
 

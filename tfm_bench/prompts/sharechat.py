@@ -21,6 +21,7 @@ from typing import Any
 
 from tfm_bench.errors import UserError
 from tfm_bench.prompts.pins import ShareChatColumns, ShareChatPin
+from tfm_bench.prompts.questions import require_utf8
 from tfm_bench.prompts.rows import Row
 from tfm_bench.prompts.selection import Question, rank
 
@@ -71,8 +72,10 @@ def conversations(rows: Iterable[Row], pin: ShareChatPin, seed: int) -> list[Con
     for row in rows:
         try:
             if row[columns.role] == pin.user and _is_text(row[columns.text]):
-                messages[_platform(row, pin), str(row[columns.url])].append((int(row[columns.position]), row))
-        except (KeyError, ValueError, TypeError) as error:
+                require_utf8(columns.text, row[columns.text])
+                require_utf8(columns.url, url := str(row[columns.url]))
+                messages[_platform(row, pin), url].append((int(row[columns.position]), row))
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise UserError(f"dataset sharechat: found a message of another form ({error!r})") from None
     return [
         _conversation(*name, [row for _, row in sorted(said, key=lambda one: one[0])], columns, seed)

@@ -93,7 +93,7 @@ def test_folder_without_weights(tmp_path, module):
     assert "model.safetensors: no such file" in error_of(lambda: load_strict(module, tmp_path))
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1]", "\x00"])
+@pytest.mark.parametrize("text", ["{", "", "[1]", "\x00", "[" * 100_000])
 def test_unreadable_json(tmp_path, text):
     file = tmp_path / "config.json"
     file.write_text(text)
@@ -124,6 +124,48 @@ def test_pickle_is_read_without_running_it(tmp_path, capsys):
     torch.save({"state_dict": Harmful()}, file)
     assert "more than tensors" in error_of(lambda: load_pickled(file))
     assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64])
+def test_tensors_of_no_plain_floats_are_refused(folder, module, dtype):
+    state = module.state_dict()
+    save_file(state | {"b.weight": state["b.weight"].to(dtype)}, folder / "model.safetensors")
+    message = error_of(lambda: load_strict(module, folder))
+    assert "model.safetensors: tensor b.weight is of " in message
+    assert "; accepted are float64, float32, float16, bfloat16." in message
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_tensors_of_plain_floats_are_read(folder, module, dtype):
+    state = {name: tensor.to(dtype) for name, tensor in module.state_dict().items()}
+    save_file(state, folder / "model.safetensors")
+    assert_same(load_strict(module, folder), state)
+
+
+@pytest.mark.parametrize("read", [read_json, load_pickled, file_sha256, lambda path: load_strict({}, path)])
+def test_a_link_that_leads_nowhere_says_what_to_do(tmp_path, read):
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(tmp_path / "cleaned")
+    message = error_of(lambda: read(link))
+    assert message.startswith(f"{link}: leads to no file any more (the cache was cleaned")
+    assert message.endswith(f"delete {tmp_path} and rerun")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_pickle_with_a_wrong_byte_is_damaged_whatever_torch_makes_of_it(tmp_path):
+    file = tmp_path / "weaver.pth"
+    torch.save({"config": {"K": 15}, "state_dict": {"w": torch.ones(2)}}, file)
+    whole = file.read_bytes()
+    start = whole.index(b"data.pkl") + len(b"data.pkl")
+    damaged = set()
+    for place in range(start, start + 200):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            load_pickled(file)
+        except UserError as error:
+            damaged.add(str(error))
+    assert f"{file}: damaged, or holds more than tensors and plain values." in damaged
+    assert not any("\n" in message or "\x1b" in message or "torch.load" in message for message in damaged)
 
 
 @pytest.mark.parametrize("keep", [0, 10, -20])

@@ -3,69 +3,23 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError
 
-from tests.tfm_bench.models.local_hub import COMMIT, LocalHub
+from tests.tfm_bench.models.hub_parts import SHARDS, TARGET, WEAVER, error_of, pin, sha256, target_pin, weaver_pin
+from tests.tfm_bench.models.local_hub import COMMIT
 from tfm_bench.errors import UserError
 from tfm_bench.models import hub
-from tfm_bench.stack_config import PinnedPart
 
 ROOT = Path(__file__).parents[3]
-SHARDS = ["model.safetensors-00001-of-00002.safetensors", "model.safetensors-00002-of-00002.safetensors"]
-INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}}).encode()
-TARGET = {
-    "config.json": b'{"model_type": "qwen3_5"}',
-    "model.safetensors.index.json": INDEX,
-    SHARDS[0]: b"first" * 1000,
-    SHARDS[1]: b"second" * 1000,
-    "README.md": b"not needed",
-    "preprocessor_config.json": b"{}",
-}
-WEAVER = b"weights" * 5000
-
-
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-def pin(repo="some/target", revision=COMMIT, files=("config.json",), **options):
-    return PinnedPart(repo=repo, revision=revision, files=list(files), **options)
-
-
-def target_pin(**options):
-    return pin(files=["config.json", "model.safetensors.index.json"], **options)
-
-
-def weaver_pin(content=WEAVER, **options):
-    return pin("some/weaver", files=["folder/w.pth"], sha256={"folder/w.pth": sha256(content)}, **options)
-
-
-@pytest.fixture
-def local_hub(tmp_path, monkeypatch):
-    with LocalHub({"some/target": dict(TARGET), "some/weaver": {"folder/w.pth": WEAVER}}).running() as served:
-        monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", served.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        yield served
-
-
-def error_of(part, folder):
-    with pytest.raises(UserError) as caught:
-        hub.download(part, folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert not list(folder.parent.glob(".*partial"))
-    return message
 
 
 def test_an_index_brings_its_shards_and_nothing_else(local_hub, tmp_path):
@@ -177,13 +131,51 @@ def test_what_the_hub_refuses_is_one_line_with_a_remedy(local_hub, tmp_path, par
         hub.download(part, tmp_path / "part")
 
 
+def failing(error):
+    """A download that ends in an error."""
+
+    def fail(*arguments, **options):
+        raise error
+
+    return fail
+
+
+def refused(reason):
+    """What the library raises for a file that is not in the cache where the hub did not give it, for a reason."""
+    error = LocalEntryNotFoundError("not in the cache")
+    error.__cause__ = reason
+    return error
+
+
 def test_no_network_and_offline_are_told_apart(local_hub, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = error_of(pin(), tmp_path / "part")
     assert f"config.json: not in {tmp_path / 'cache'}, and HF_HUB_OFFLINE is set" in message
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "hf_hub_download", failing(refused(HTTPError("connection refused"))))
+    assert f"{local_hub.url} cannot be reached; check the network" in error_of(pin(), tmp_path / "part")
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (401, r"log in \(hf auth login or HF_TOKEN\)"),
+        (403, "log in .* as somebody who may read it"),
+        (404, "check stack.parts, and HF_ENDPOINT if it is set"),
+        (429, "too many requests: wait some minutes"),
+        (503, "try again later"),
+    ],
+)
+def test_a_hub_that_refuses_is_not_taken_for_one_that_is_not_there(local_hub, tmp_path, monkeypatch, status, remedy):
+    answer = SimpleNamespace(status_code=status, headers={}, request=None)
+    monkeypatch.setattr(hub, "hf_hub_download", failing(refused(HfHubHTTPError("no", response=answer))))
+    with pytest.raises(UserError, match=rf"{local_hub.url} answered with status {status}; {remedy}"):
+        hub.download(pin(), tmp_path / "part")
+
+
+def test_a_refusal_comes_through_the_library_as_it_is(local_hub, tmp_path):
     local_hub.status = 403
-    assert f"{local_hub.url} cannot be reached" in error_of(pin(), tmp_path / "part")
+    assert "answered with status 403" in error_of(pin(), tmp_path / "part")
 
 
 def test_an_optional_file_that_may_exist_is_missed_offline(local_hub, tmp_path, monkeypatch):
@@ -203,10 +195,7 @@ def test_an_optional_file_that_may_exist_is_missed_offline(local_hub, tmp_path, 
     ids=["disk-full", "disk-full-xet", "xet", "permission"],
 )
 def test_what_fails_on_this_side_is_one_line(local_hub, tmp_path, monkeypatch, failure, words):
-    def fail(*arguments, **options):
-        raise failure
-
-    monkeypatch.setattr(hub, "hf_hub_download", fail)
+    monkeypatch.setattr(hub, "hf_hub_download", failing(failure))
     with pytest.raises(UserError, match=words) as caught:
         hub.download(pin(), tmp_path / "part")
     assert "\n" not in str(caught.value)

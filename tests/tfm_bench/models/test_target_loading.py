@@ -11,6 +11,7 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from tfm_bench.errors import UserError
 from tfm_bench.models.target import Target
+from tfm_bench.models.target_loading import is_hybrid, text_config
 
 
 @pytest.fixture
@@ -102,6 +103,44 @@ def test_missing_weights(folder):
 
 def test_missing_folder(tmp_path):
     assert "No such file" in error_of(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("head_dim", "64"),
+        ("hidden_size", -1),
+        ("vocab_size", 0),
+        ("vocab_size", True),
+        ("num_hidden_layers", 10**12),
+        ("intermediate_size", 10**30),
+        ("linear_key_head_dim", 0),
+        ("num_key_value_heads", []),
+        ("rms_norm_eps", 0.0),
+        ("rms_norm_eps", float("nan")),
+        ("rms_norm_eps", "small"),
+        ("rope_parameters", "plain"),
+        ("rope_theta", {"rope_parameters": {"rope_type": "default", "rope_theta": 0.0}}),
+        ("tie_word_embeddings", "yes"),
+        ("layer_types", ["full_attention"]),
+        ("layer_types", 3),
+        ("pad_token_id", {}),
+        ("hidden_act", None),
+    ],
+)
+def test_a_key_without_sense_is_named(folder, key, value):
+    config = json.loads((folder / "config.json").read_text())
+    change = value if key == "rope_theta" else {key: value}
+    (folder / "config.json").write_text(json.dumps(config | change))
+    assert key in error_of(folder)
+    with pytest.raises(UserError, match=key):
+        is_hybrid(text_config(folder))
+
+
+def test_what_torch_makes_of_a_key_is_one_line(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 10**12}))
+    assert "transformers cannot build a model from it" in error_of(folder)
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps({"model_type": "no_such_model"}), json.dumps({"hidden_size": 3})])

@@ -142,6 +142,61 @@ def test_missing_files_and_foreign_pth(tmp_path):
         load_weaver(tmp_path / "weaver")
 
 
+def test_shards_round_trip(tmp_path):
+    weaver = random_weaver(layers=2)
+    state, names = weaver.state_dict(), sorted(weaver.state_dict())
+    weight_map = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        save_file({name: state[name] for name in names if weight_map[name] == file}, tmp_path / file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_text(json.dumps(weaver.config.to_dict()))
+    assert same_tensors(load_weaver(tmp_path), weaver)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({1: 2}, "config key 1 is int"),
+        ({"d_model": True}, "config key d_model is True"),
+        ({"d_rank": 10**12}, "config key d_rank is 1000000000000"),
+        ({"num_layers": 10**12}, "config key num_layers is 1000000000000"),
+        ({"rope_base": "x"}, "config key rope_base is 'x'"),
+        ({"rope_base": 0}, "config key rope_base is 0"),
+        ({"rope_base": float("nan")}, "config key rope_base is nan"),
+    ],
+)
+def test_config_values_of_a_wrong_kind_name_the_key(tmp_path, change, words):
+    weaver = random_weaver()
+    torch.save({"config": weaver.config.to_dict() | change, "state_dict": weaver.state_dict()}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=rf"w\.pth: {words}"):
+        load_weaver(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tensor: tensor.int(), "is of int32; accepted are float64"),
+        (lambda tensor: tensor.to_sparse(), "is sparse"),
+        (lambda tensor: tensor.to("meta"), "is sparse or without values"),
+    ],
+)
+def test_tensors_of_a_wrong_kind_are_named(tmp_path, change, words):
+    weaver = random_weaver()
+    state = weaver.state_dict() | {"pos_emb": change(weaver.state_dict()["pos_emb"])}
+    torch.save({"config": weaver.config.to_dict(), "state_dict": state}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=rf"w\.pth: tensor pos_emb {words}"):
+        load_weaver(tmp_path / "w.pth")
+
+
+def test_a_stack_without_a_weaver_says_so(tmp_path):
+    with pytest.raises(UserError, match=r"weaver: not there, so that the stack has no Weaver"):
+        load_weaver(tmp_path / "weaver")
+    (tmp_path / "w.pth").symlink_to(tmp_path / "cleaned")
+    for path in (tmp_path, tmp_path / "w.pth"):
+        with pytest.raises(UserError, match=r"w\.pth: leads to no file any more"):
+            load_weaver(path)
+
+
 def test_damaged_pth_is_listed_too(tmp_path):
     weaver = random_weaver()
     state = {key: value for key, value in weaver.state_dict().items() if key != "token_in.bias"}

@@ -46,6 +46,13 @@ def test_pins_are_read(tmp_path: Path) -> None:
         ({"gsm8k": {"revision": "main"}}, "gsm8k.revision: found 'main'; string should match"),
         ({"gsm8k": {}}, "gsm8k.revision: not there, but required"),
         ({"gsm8": None}, "gsm8: unknown key"),
+        (
+            {"math500": "main"},
+            "math500: found 'main'; accepted is a mapping with revision: 40 hexadecimal digits, quoted",
+        ),
+        ({"math500": {"revision": int("12345678" * 5)}}, f"found {'12345678' * 5}, which YAML .*; quote it"),
+        ({"math500": {"revision": 1e40}}, "math500.revision: found 1e.40, which YAML .*; quote it"),
+        ({"math500": {"revison": REVISION}}, "math500.revison: unknown key"),
         ({"sharechat": {"revision": REVISION}}, "sharechat.files: not there, but required"),
         ({"sharechat": sharechat_pin() | {"topics": {"english": {"a": 0}, "others": {"a": 1}}}}, "english.a: found 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.tfm_bench.prompts import published_rows
@@ -71,6 +72,42 @@ def test_a_wording_that_is_not_known_word_by_word_is_refused() -> None:
         require_wording("livecodebench", "dflash")
     for dataset in FORMATS:
         require_wording(dataset, "tfm")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "change", "message"),
+    [
+        ("mt_bench", {"turns": "Write a poem."}, "turns is str; a list of texts"),
+        ("mt_bench", {"turns": []}, "turns is list; a list of texts"),
+        ("mt_bench", {"turns": [None]}, "turns is list; a list of texts"),
+        ("mt_bench", {"turns": [" ", "And then?"]}, "turns is blank"),
+        ("mt_bench", {"question_id": None}, "question_id is NoneType; text or a whole number"),
+        ("mt_bench", {"question_id": 81.0}, "question_id is float"),
+        ("mt_bench", {"question_id": True}, "question_id is bool"),
+        ("mbpp", {"test_list": "assert True"}, "test_list is str; a list of texts"),
+        ("mbpp", {"test_list": [1]}, "test_list is list; a list of texts"),
+        ("mbpp", {"task_id": " "}, "task_id is blank"),
+        ("mbpp", {"task_id": [12]}, "task_id is list"),
+        ("mbpp", {"prompt": "\n"}, "prompt is blank"),
+        ("mbpp", {"prompt": "half \ud83d"}, r"text holds '\\ud83d' at 5; text of UTF-8"),
+        ("math500", {"unique_id": "\ud800"}, r"id holds '\\ud800' at"),
+        ("livecodebench", {"starter_code": None}, "starter_code is NoneType"),
+        ("livecodebench", {"question_content": 1}, "question_content is int"),
+        ("livecodebench", {"platform": 1}, "platform is int"),
+    ],
+)
+def test_a_wrong_value_names_its_key(dataset: str, change: dict, message: str) -> None:
+    rows = {"mt_bench": MT_BENCH, "mbpp": published_rows.mbpp(1)}
+    row = rows.get(dataset) or getattr(published_rows, dataset)(1)
+    read_question(dataset, "tfm", 1, row)
+    with pytest.raises((TypeError, ValueError), match=message):
+        read_question(dataset, "tfm", 1, row | change)
+
+
+def test_numbers_and_lists_of_tables_are_accepted() -> None:
+    row = published_rows.mbpp(1)
+    table = row | {"task_id": np.int64(row["task_id"]), "test_list": np.array(row["test_list"], dtype=object)}
+    assert read_question("mbpp", "tfm", 1, table) == read_question("mbpp", "tfm", 1, row)
 
 
 @pytest.mark.parametrize("row", [{}, {"question": None}, {"question": 5}, [1]])

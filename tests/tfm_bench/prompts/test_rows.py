@@ -44,6 +44,8 @@ def test_tables_are_read_by_column(suffix: str, tmp_path: Path) -> None:
         pytest.param("a.parquet", b"PAR1 is not enough", "cannot be read", id="parquet"),
         pytest.param("a.csv", b'x,y\n1,2\n"3,4,5,6', "cannot be read", id="csv"),
         pytest.param("a.json", b"[1,", "cannot be read", id="json"),
+        pytest.param("a.json", b"[" * 100_000, "cannot be read", id="deep"),
+        pytest.param("a.jsonl", b"[" * 100_000, "a.jsonl:1: found a line that is no prompt", id="deep line"),
         pytest.param("a.json", b'{"id": "a"}', "found dict; accepted is a list", id="object"),
         pytest.param("a.jsonl", b'{"id": "a", "text": "x"}\n{', "a.jsonl:2: found a line that is no prompt", id="line"),
         pytest.param("a.pkl", b"", "found a file of an unknown kind; accepted are .jsonl", id="suffix"),

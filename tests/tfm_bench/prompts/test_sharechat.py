@@ -135,6 +135,9 @@ def test_too_few_conversations_name_the_language() -> None:
     [
         ({"site": "BARD"}, "platform 'BARD'; accepted are CHATGPT, GROK"),
         ({"index": "first"}, "another form"),
+        ({"index": float("inf")}, "another form"),
+        ({"words": "half \ud800"}, r"another form .*words holds .*ud800"),
+        ({"link": "\ud800"}, r"another form .*link holds .*ud800"),
     ],
 )
 def test_messages_of_another_form_are_refused(change: dict, message: str) -> None:
