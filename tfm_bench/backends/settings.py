@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from tfm_bench.config import DecodingSettings, Method, PromptCounts, require_grid
 from tfm_bench.config_types import Budget, Count, Slug, Strict, Temperature
 from tfm_bench.errors import UserError
+from tfm_bench.part_source import check_source
 from tfm_bench.stack_config import SOURCE, Part, PinnedPart, PromptedStack
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -147,12 +148,13 @@ class ServerCellSettings(DecodingSettings):
 def weaver_files(stack: ServerStack) -> list[str]:
     """What says that Weaver is there: of a downloaded one, the file that is written last; none for a stack without.
 
-    Raises UserError where it is neither there nor downloaded.
+    Raises UserError where it is neither there nor downloaded, and where it was downloaded from elsewhere.
     """
     if stack.weaver is None:
         return []
     weaver = Path(stack.weaver)
     if stack.weaver_source is not None:
+        check_source(weaver.parent, stack.weaver_source)
         return [str(weaver.with_name(SOURCE))]
     if not weaver.is_file():
         raise UserError(f"stack.weaver: {weaver} is not there; a file, or a stack.weaver_source for it, is accepted")
