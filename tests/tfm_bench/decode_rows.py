@@ -48,6 +48,7 @@ def decode_rows(datasets=("math", "code"), temperatures=(0.0, 1.0), repeats=2, p
                     "budget": budget,
                     "expansion_width": width,
                     "variant": "default",
+                    "rule": "sample_match",
                 },
                 **{"control": control, "status": "ok", "reason": None},
                 **{"verify_width": budget + 1, "tokens": ROUNDS * (accepted + 1), "rounds": ROUNDS},

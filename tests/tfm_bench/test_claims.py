@@ -148,6 +148,8 @@ def test_shares_are_those_of_what_was_watched(tables):
         decode = tables["decode"].astype({"lossless": object})
         decode.loc[decode["method"] == "tfm", list(change)] = list(change.values())
         assert MEASURES["lossless"]({"decode": decode}).value < 1
+    sampled = {"decode": tables["decode"].assign(rule="server_sampler")}
+    assert isinstance(MEASURES["lossless"](sampled), Missing)  # which no server has promised
     nothing = tables["claims_probe"].assign(trees=0, trees_as_claimed=0)
     assert isinstance(MEASURES["weaver_calls"]({"claims_probe": nothing}), Missing)
 

@@ -30,7 +30,7 @@ ARMS = [Arm("ar"), Arm("dflash_chain", 7), Arm("ddtree", 9), Arm("tfm", 9, 3)]
 @pytest.mark.parametrize("arm", ARMS, ids=[arm.method for arm in ARMS])
 @pytest.mark.parametrize(("kind", "temperature"), [("hybrid", 1.0), ("dense", 0.0)])
 def test_tokens_are_those_of_the_cpu_and_a_round_waits_for_its_tree_and_its_path(kind, temperature, arm):
-    options = {"temperature": temperature, "seed": 3, "max_new_tokens": 12}
+    options = {"temperature": temperature, "seed": 3, "max_new_tokens": 8}
     expected = generate(random_stack(kind), [3, 1, 4], arm, **options)
     with simulated_gpu() as gpu:
         stack = random_stack(kind, place=on_gpu)
@@ -70,7 +70,7 @@ def test_variants_compute_on_the_device(variant, controls):
 
 def test_probes_compute_on_the_device_in_bf16():
     """Whatever they find there: a place that mixes devices or dtypes raises."""
-    arm, options = Arm("tfm", 6, 3), {"temperature": 1.0, "seed": 3, "max_new_tokens": 4}
+    arm, options = Arm("tfm", 6, 3), {"temperature": 1.0, "seed": 3, "max_new_tokens": 3}
     with simulated_gpu():
         stack = random_stack(place=partial(on_gpu, dtype=torch.bfloat16))
         watched = claims._observed(stack, arm, [3, 1, 4], options)

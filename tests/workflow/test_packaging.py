@@ -65,8 +65,8 @@ def test_rule_script_function_and_figure_share_a_name():
         source = (ROOT / "workflows" / "scripts" / f"{script}.py").read_text(encoding="utf-8")
         assert len(source.splitlines()) < 40
         if script != "train":
-            # Watching rounds for the claims is a probe like those of ablations.
-            assert script == {"claims_probe": "ablation_probe"}.get(rule, rule)
+            # Watching rounds for the claims is a probe like those of ablations; `download` fetches all parts.
+            assert script == {"claims_probe": "ablation_probe", "download_part": "download"}.get(rule, rule)
             assert re.search(rf"import .*\b{script}\b", source)
         if rule.startswith("figure_"):
             assert f"figures/{{suite}}{rule.removeprefix('figure_')}.pdf" in body

@@ -44,19 +44,21 @@ def measure(place, **changes):
     return read_records(output), read_requests(requests_path(output))
 
 
-@pytest.mark.parametrize(
-    ("temperature", "rule", "lossless"), [(0.0, "sample_match", True), (1.0, "server_sampler", None)]
-)
-def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place, temperature, rule, lossless):
-    """Above temperature 0 a server draws by noise of its own: its text is no verdict on the method."""
-    records, requests = measure(place, temperature_hundredths=round(temperature * 100))
+def test_above_temperature_0_the_text_is_no_verdict(place):
+    """There a server draws by noise of its own."""
+    records, _ = measure(place, temperature_hundredths=100, methods=["ar", "dflash_chain"])
+    assert {(r.status, r.rule, r.lossless, r.first_divergence) for r in records} == {("ok", "server_sampler", None, None)}
+
+
+def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place):
+    records, requests = measure(place)
     arms = [("ar", False), ("dflash_chain", False), ("ar", True), ("ddtree", False), ("tfm", False)]
     expected = [(prompt, *arm) for prompt in range(PROMPTS) for arm in arms]
     assert [(r.prompt, r.method, r.control) for r in records] == expected
     assert [(r.prompt, r.method, r.control) for r in requests] == expected
     for record, request in zip(records, requests, strict=True):
-        assert (record.status, request.status, record.lossless, record.degenerate) == ("ok", "ok", lossless, False)
-        assert (record.rule, record.first_divergence) == (rule, None)
+        assert (record.status, request.status, record.lossless, record.degenerate) == ("ok", "ok", True, False)
+        assert (record.rule, record.first_divergence) == ("sample_match", None)
         drafted = PER_ROUND[record.method]
         rounds = -(-(TOKENS - 1) // drafted)
         assert (record.tokens, record.rounds) == (TOKENS - 1, rounds)
@@ -71,7 +73,7 @@ def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place, temperatu
         assert record.provenance.seed == 5 + record.prompt
         assert record.provenance.launch_command[1:3] == ["-m", "sglang.launch_server"]
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "target")
-    texts = [text_of(tokenizer.encode(f"prompt {i}"), temperature, 5 + i, TOKENS) for i in range(PROMPTS)]
+    texts = [text_of(tokenizer.encode(f"prompt {i}"), 0.0, 5 + i, TOKENS) for i in range(PROMPTS)]
     assert [record.tokens_sha256 for record in records] == [tokens_sha256(texts[r.prompt]) for r in records]
 
 
