@@ -19,15 +19,15 @@ from tfm_bench.report.style import ARM_STYLES, arm_style, save_figure
 from tfm_bench.report.tables import to_markdown
 
 FIXED = f"""{",".join(CSV_COLUMNS)}
-CPU,torch,27b,weaver,16,1,fused,verify,2.0,1.9,2.1,530432,1e-7,0.5,ok,,,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,1,fused,total,2.5,2.4,2.6,527360,1e-7,0.7,ok,,fold,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,1,node_recurrent,verify,6.0,5,7,50331648,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,1,node_recurrent,total,10.0,9,11,50331648,1e-7,4,ok,,select,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,1,path_recurrent,verify,,,,530432,0.1,4,failed,off,,cold,0,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,1,path_recurrent,total,,,,530432,0.1,4,failed,off,replay,cold,0,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,triton,27b,weaver,16,1,fused,verify,,,,530432,,4,unsupported,no GPU,,cold,0,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,chain,16,1,fused,verify,9.0,9,9,530432,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
-CPU,torch,27b,weaver,16,4,fused,verify,9.0,9,9,530432,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00+00:00,eager
+CPU,torch,27b,weaver,16,1,fused,verify,2.0,1.9,2.1,530432,1e-7,0.5,ok,,,cold,9,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,1,fused,total,2.5,2.4,2.6,527360,1e-7,0.7,ok,,fold,cold,9,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,1,node_recurrent,verify,6.0,5,7,50331648,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,1,node_recurrent,total,10.0,9,11,50331648,1e-7,4,ok,,select,cold,9,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,1,path_recurrent,verify,,,,530432,0.1,4,failed,off,,cold,0,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,1,path_recurrent,total,,,,530432,0.1,4,failed,off,replay,cold,0,2,float32,2026-11-20T10:00:00Z,eager
+CPU,triton,27b,weaver,16,1,fused,verify,,,,530432,,4,unsupported,no GPU,,cold,0,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,chain,16,1,fused,verify,9.0,9,9,530432,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00Z,eager
+CPU,torch,27b,weaver,16,4,fused,verify,9.0,9,9,530432,1e-7,4,ok,,,cold,9,2,float32,2026-11-20T10:00:00Z,eager
 """
 SCALE = {
     "fused": 1.0,

@@ -47,7 +47,8 @@ def measure(place, **changes):
 def test_above_temperature_0_the_text_is_no_verdict(place):
     """There a server draws by noise of its own."""
     records, _ = measure(place, temperature_hundredths=100, methods=["ar", "dflash_chain"])
-    assert {(r.status, r.rule, r.lossless, r.first_divergence) for r in records} == {("ok", "server_sampler", None, None)}
+    assert {(r.status, r.rule) for r in records} == {("ok", "server_sampler")}
+    assert {(r.lossless, r.first_divergence) for r in records} == {(None, None)}
 
 
 def test_a_record_per_prompt_and_arm_in_the_form_of_the_engines(place):
