@@ -10,7 +10,9 @@ def wanted_ablation(ablation):
 
     def files(wildcards):
         if is_served(RUN):
-            stop(f"ablation_{ablation}: {CONFIGS[RUN].stack.name} is served; a stack that the engine decodes is accepted")
+            stop(
+                f"ablation_{ablation}: {CONFIGS[RUN].stack.name} is served; a stack that the engine decodes is accepted"
+            )
         try:
             CONFIGS[RUN].require_parts([ablation])
         except ValueError as error:
