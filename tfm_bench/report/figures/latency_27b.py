@@ -40,7 +40,7 @@ def latency_note(latency: pd.DataFrame, table: pd.DataFrame) -> str:
     else:
         projected = f"Hatched: projected, not measured, from acceptance lengths of the stack {stacks or '(none)'}."
     measured = f"Measured {str(row['measured_at'])[:10]} on {where}; {what}."
-    return f"{measured}\nBars left: medians of each stage. {projected}\n"
+    return f"{measured}\nStacked bars: medians of each stage. {projected}\n"
 
 
 def figure_latency_27b(data: pd.DataFrame, note: str) -> Figure:
