@@ -55,7 +55,7 @@ def main() -> None:
         runtime = WeaverRuntime(
             weaver, stack.target.embedding, stack.target.head.weight, pool_size=pool, children=children
         )
-        arm, changed = Arm("tfm", arguments.budget, width), dataclasses.replace(stack, weaver=runtime)
+        arm, changed = Arm("tfm", arguments.budget, width), dataclasses.replace(stack, own_weaver=runtime)
         length = acceptance_length(changed, prompts, arm, arguments.temperature)
         records.append({"method": "tfm", **common, "pool": pool, "children": children, "acceptance_length": length})
     sys.stdout.write("".join(json.dumps(record) + "\n" for record in records))
