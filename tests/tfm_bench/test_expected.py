@@ -90,3 +90,16 @@ def test_every_file_has_its_line(tmp_path):
     ]
     with pytest.raises(UserError, match="found no figures"):
         check_expected(results, tmp_path)
+
+
+def test_nothing_compared_is_no_agreement(tmp_path):
+    results, expected = tmp_path / "results", tmp_path / "results" / "expected"
+    for folder in (results, expected):
+        (folder / "figures").mkdir(parents=True)
+        pd.DataFrame({"arm": ["fused"], "bytes": [3]}).to_csv(folder / "figures" / "memory.csv", index=False)
+    with pytest.raises(UserError, match="no mark was compared"):
+        check_expected(results, expected)
+    for folder in (results, expected):
+        rows({8: 1.0}).to_csv(folder / "figures" / "speed.csv", index=False)
+    _, lines = check_expected(results, expected)
+    assert lines[0] == "figures/memory.csv: has no intervals, so nothing was compared"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.tfm_bench import user_errors
 from tests.tfm_bench.tiny_stack import SHIPPED
 from tfm_bench.engine import Stack
-from tfm_bench.errors import UserError
 
 
 @pytest.fixture
@@ -28,13 +29,7 @@ def load(folder: Path) -> Stack:
     return Stack.load(folder, dtype="float32", gdn_verify="fused", commit="replay")
 
 
-def error_of(folder: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        load(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(folder) in message
-    return message
+error_of = partial(user_errors.error_of, load)
 
 
 @pytest.mark.parametrize(

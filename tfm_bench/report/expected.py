@@ -103,15 +103,22 @@ def _name(mark: dict[Any, Any], keys: list[str]) -> str:
 
 
 def check_expected(results: Path, expected: Path) -> tuple[pd.DataFrame, list[str]]:
-    """All marks that moved, and a line per file. Raises UserError for a folder without expected tables."""
-    moved, lines = [], []
+    """All marks that moved, and a line per file.
+
+    Raises UserError for a folder without expected tables, and where there was no mark to compare: that is no agreement.
+    """
+    moved, lines, marks = [], [], 0
     for file in expected_files(expected):
         if not (results / file).is_file():
             lines.append(f"{file}: not made by this run")
             continue
         rows, compared = compare(_read(results / file), _read(expected / file), file.stem)
         moved.append(rows)
-        lines.append(f"{file}: {len(rows)} of {compared} marks moved beyond their intervals")
+        marks += compared
+        outcome = f"{len(rows)} of {compared} marks moved beyond their intervals"
+        lines.append(f"{file}: {outcome if compared else 'has no intervals, so nothing was compared'}")
+    if not marks:
+        raise UserError(f"{results}: no mark was compared; what is needed is a run, as by snakemake reproduce_all")
     return pd.concat([pd.DataFrame(columns=COLUMNS), *moved], ignore_index=True), lines
 
 

@@ -17,7 +17,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from tests.tfm_bench.models import published_checkpoints as published
 from tests.tfm_bench.models import published_shapes as shapes_of
-from tfm_bench.errors import UserError
+from tests.tfm_bench.user_errors import error_of
 from tfm_bench.models.dflash_config import FULL, SLIDING
 from tfm_bench.models.dflash_runtime import DrafterRuntime
 from tfm_bench.models.target import Target
@@ -40,15 +40,6 @@ def write_target(folder, name, tensors=None):
 
 def load_target(folder, dtype=torch.float32):
     return Target.from_pretrained(folder, dtype=dtype, tap_layer_ids=[0, 2])
-
-
-def error_of(load, folder):
-    with pytest.raises(UserError) as caught:
-        load(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(folder) in message
-    return message
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+from tests.tfm_bench import user_errors
 from tfm_bench.errors import UserError
 from tfm_bench.models.target import Target
 from tfm_bench.models.target_loading import is_hybrid, text_config
@@ -41,13 +43,7 @@ def load(folder):
     return Target.from_pretrained(folder, dtype=torch.float32, tap_layer_ids=[0, 2])
 
 
-def error_of(folder):
-    with pytest.raises(UserError) as caught:
-        load(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(folder) in message
-    return message
+error_of = partial(user_errors.error_of, load)
 
 
 def rewrite(folder, change):
