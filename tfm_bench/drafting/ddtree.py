@@ -26,10 +26,9 @@ def build_ddtree(anchor: int, draft_logits: Tensor, budget: int, round_ms: Seque
     """
     if budget < 0:
         raise ValueError(f"budget is {budget}; a draft tree has 0 nodes or more")
-    logits = draft_logits.float()
-    if budget == 0 or logits.shape[0] == 0:
+    if budget == 0 or draft_logits.shape[0] == 0:
         return TokenTree.from_lists([anchor], [-1], [0.0], width=budget + 1)
-    ids, logprobs = rank_tokens(draft_logits, min(budget, logits.shape[1]))
+    ids, logprobs = rank_tokens(draft_logits, min(budget, draft_logits.shape[1]))
     if any(math.isnan(row[0]) for row in logprobs):
         raise ValueError("draft logits are no distribution: they hold NaN, +inf or a row of -inf alone")
     stop = None if round_ms is None else ThetaStop(round_ms)
